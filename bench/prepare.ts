@@ -1,0 +1,32 @@
+import { spawnSync } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+
+const PEERS = fileURLToPath(new URL('peers/', import.meta.url))
+const INSTALLED = fileURLToPath(new URL('peers/node_modules/.package-lock.json', import.meta.url))
+
+/** What is measured is what users get: the built package. */
+export function buildLibrary(root: string): void {
+  const { status, output } = npm(['run', '--silent', 'build'], root)
+  if (status !== 0) throw new Error(`npm run build failed, so there is nothing to measure:\n${output}`)
+}
+
+/** Installs the published libraries on first use. Returns why they are not there, when they are not. */
+export function installPeers(): string | undefined {
+  if (existsSync(INSTALLED)) return undefined
+  process.stderr.write('Installing the published libraries into bench/peers (npm ci, once; --no-peers skips it)…\n')
+  const { status, output } = npm(['ci', '--ignore-scripts', '--no-audit', '--no-fund'], PEERS)
+  if (status === 0) return undefined
+  process.stderr.write(output)
+  return 'npm ci in bench/peers failed'
+}
+
+function npm(args: readonly string[], cwd: string): { status: number | null; output: string } {
+  const { status, stdout, stderr, error } = spawnSync('npm', args, {
+    cwd,
+    encoding: 'utf8',
+    // On Windows npm is a script, which only a shell can start.
+    shell: process.platform === 'win32',
+  })
+  return { status, output: error === undefined ? `${stdout}${stderr}` : `${error.message}\n` }
+}

@@ -1,0 +1,93 @@
+import type { Framework } from './contestants/index.ts'
+import type { Machine } from './machine.ts'
+import type { Probes } from './probe.ts'
+
+/** The whole run as it is written to JSON. Ratios are of one round: contestant ÷ bare framework, same round. */
+export interface Results {
+  readonly machine: Machine
+  readonly settings: { readonly rounds: number; readonly seconds: number; readonly connections: number }
+  readonly scenarios: readonly { readonly name: ScenarioName; readonly title: string }[]
+  readonly rows: readonly Row[]
+}
+
+export type ScenarioName = 'new-keys' | 'replays'
+
+export interface Row {
+  readonly name: string
+  readonly framework: Framework
+  readonly kind: 'bare' | 'oncekey' | 'peer'
+  readonly label: string
+  readonly settings: string
+  /** Why there are no numbers, when there are none. */
+  readonly absent?: string
+  readonly probes?: Probes
+  readonly scenarios: Partial<Record<ScenarioName, Measured>>
+}
+
+export interface Measured {
+  readonly summary: Summary
+  /** Round by round, in order. */
+  readonly slices: readonly Slice[]
+}
+
+export interface Slice {
+  readonly requestsPerSecond: number
+  readonly p50Ms: number
+  readonly p95Ms: number
+  readonly p99Ms: number
+  /** Of the server's whole process, its threads included. */
+  readonly cpuUsPerRequest: number
+  /** How much of one core the load generator used: near 1, it was the limit rather than the server. */
+  readonly loadCoreShare: number
+  /** What was wrong with the answers. A slice with a fault does not count as a measurement. */
+  readonly fault?: string
+}
+
+export interface Spread {
+  readonly median: number
+  readonly min: number
+  readonly max: number
+}
+
+export interface Summary {
+  readonly requestsPerSecond: Spread
+  /** Throughput ÷ that of the bare framework. */
+  readonly ofBare: Spread
+  readonly p50Ms: number
+  readonly p95Ms: number
+  readonly p99Ms: number
+  readonly cpuUsPerRequest: Spread
+  /** CPU ÷ that of the bare framework: far steadier than throughput on a machine that others use, too. */
+  readonly cpuOfBare: Spread
+  readonly fault?: string
+}
+
+export function summarize(slices: readonly Slice[], bare: readonly Slice[]): Summary {
+  const ratios = (of: (slice: Slice) => number): Spread =>
+    spread(slices.map((slice, round) => of(slice) / of(bare[round] ?? slice)))
+  const bareFault = bare.find((slice) => slice.fault !== undefined)?.fault
+  const fault =
+    slices.find((slice) => slice.fault !== undefined)?.fault ??
+    (bareFault === undefined ? undefined : `nothing to compare with: ${bareFault}`)
+  return {
+    requestsPerSecond: spread(slices.map((slice) => slice.requestsPerSecond)),
+    ofBare: ratios((slice) => slice.requestsPerSecond),
+    p50Ms: median(slices.map((slice) => slice.p50Ms)),
+    p95Ms: median(slices.map((slice) => slice.p95Ms)),
+    p99Ms: median(slices.map((slice) => slice.p99Ms)),
+    cpuUsPerRequest: spread(slices.map((slice) => slice.cpuUsPerRequest)),
+    cpuOfBare: ratios((slice) => slice.cpuUsPerRequest),
+    ...(fault !== undefined && { fault }),
+  }
+}
+
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b)
+  const middle = sorted.length / 2
+  if (sorted.length % 2 === 1) return sorted[Math.floor(middle)] ?? 0
+  return ((sorted[middle - 1] ?? 0) + (sorted[middle] ?? 0)) / 2
+}
+
+function spread(values: readonly number[]): Spread {
+  return { median: median(values), min: Math.min(...values), max: Math.max(...values) }
+}

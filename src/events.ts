@@ -1,0 +1,62 @@
+import { channel } from 'node:diagnostics_channel'
+
+/** What the engine tells of each step. Subscribe: `diagnostics_channel.subscribe('oncekey', listener)`. */
+export interface OncekeyEvent {
+  readonly type: EventType
+  readonly id: string
+  readonly store: string
+  readonly contract: string
+  readonly status?: number
+  readonly error?: unknown
+}
+
+export type EventType =
+  /** This process owns the operation and runs its handler. */
+  | 'claimed'
+  /** The same, after an earlier owner's lease had lapsed. */
+  | 'takeover'
+  /** The answer is in the store. */
+  | 'kept'
+  /** The record was forgotten, because the answer says that nothing was done. */
+  | 'released'
+  /** The handler ended, and nobody can say whether its effect took place. */
+  | 'left-unknown'
+  /** The client got the real answer, but the store does not have it. */
+  | 'unrecorded'
+  /** Another owner has the record, or the lease could not be renewed in time. */
+  | 'lease-lost'
+  | 'replayed'
+  | 'waiting'
+  /** The store failed and the contract is `open`: the handler ran without protection. */
+  | 'unprotected'
+  | 'store-failed'
+  /** The store failed and the contract is `closed`: nothing ran. */
+  | 'refused'
+  | 'conflict'
+  | 'in-flight'
+  | 'unknown'
+  | 'expired'
+  | 'not-kept'
+
+const events = channel('oncekey')
+
+/** Costs nothing when nobody listens. */
+export function publish(
+  type: EventType,
+  id: string,
+  store: string,
+  contract: string,
+  status: number | undefined,
+  error: unknown,
+): void {
+  if (!events.hasSubscribers) return
+  const event: OncekeyEvent = {
+    type,
+    id,
+    store,
+    contract,
+    ...(status !== undefined && { status }),
+    ...(error !== undefined && { error }),
+  }
+  events.publish(event)
+}

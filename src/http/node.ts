@@ -1,0 +1,160 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { OncekeyError } from '../error.ts'
+import type { Operation, Result, Run } from '../execution.ts'
+import type { Payload } from '../operation/fingerprint.ts'
+import type { KeyInput } from '../operation/key.ts'
+import { type Refusal, refusal } from '../refusal.ts'
+import type { Answer, Awaitable } from '../store.ts'
+import { isPromise } from '../store-access.ts'
+import { hasNoBody } from './bytes.ts'
+import { announcesBody, readNodeBody } from './node-body.ts'
+import { NodeCapture } from './node-capture.ts'
+import { isRefusal, type Protection, type RequestFacts } from './protection.ts'
+import { renderRefusal } from './refusals.ts'
+
+/** One request on its way through a Node framework, in the terms that all of them share. */
+export interface NodeExchange<Req> {
+  /** As the framework gives it, for the user's resolvers. */
+  readonly request: Req
+  readonly incoming: IncomingMessage
+  readonly response: ServerResponse
+  readonly facts: RequestFacts
+  /** The body as the framework has parsed it. An unread body is read here, and put back for the handler. */
+  readonly parsedBody?: unknown
+  /** Hands over to the handler. */
+  readonly proceed: () => void
+  /** Called before this layer itself answers: a replay or a refusal. */
+  readonly takeOver?: () => void
+}
+
+/**
+ * The Node bridge: everything from a request to its answer, for any framework on node:http. What goes wrong before the
+ * handler runs is given to `fail`.
+ */
+export function protectNode<Req>(protection: Protection<Req>, exchange: NodeExchange<Req>, fail: Fail): void {
+  const { request, incoming, facts, proceed } = exchange
+  // An outer layer already holds this request's operation.
+  if (!protection.covers(facts.method) || currentRun(incoming)) return proceed()
+  try {
+    const key = protection.key(request, facts)
+    if (key === undefined) return proceed()
+    if (isRefusal(key)) return refuse(protection, exchange, key)
+    const payload = protection.payload(request) ?? bodyPayload(protection, exchange)
+    // Step by step without a promise, where nothing has to be waited for.
+    const operation = when(payload, (known) => known && protection.operation(request, facts, key, known))
+    const end = when(operation, (known) => {
+      return known ? execute(protection, exchange, known) : refuse(protection, exchange, refusal('body-too-large'))
+    })
+    if (isPromise(end)) end.catch(fail)
+  } catch (error) {
+    fail(error)
+  }
+}
+
+type Fail = (error: unknown) => void
+
+function when<T, R>(value: Awaitable<T>, next: (value: T) => Awaitable<R>): Awaitable<R> {
+  return isPromise(value) ? value.then(next) : next(value)
+}
+
+function execute<Req>(protection: Protection<Req>, exchange: NodeExchange<Req>, operation: Operation): Promise<void> {
+  const { incoming, response, proceed } = exchange
+  const { echoKey, recorded } = protection.contract.headers
+  let capture: NodeCapture | undefined
+  if (echoKey) response.setHeader(protection.contract.key.header, operation.key)
+  const result = protection.engine.execute(operation, (run) => {
+    ;(incoming as WithRun)[RUN] = run
+    capture = new NodeCapture(incoming, response, protection)
+    proceed()
+    return capture.done
+  })
+  return result.then((end: Result) => {
+    switch (end.kind) {
+      case 'executed':
+        if (end.record === 'unrecorded') capture?.mark(recorded, 'false')
+        return capture?.send()
+      case 'replayed':
+        return replay(protection, exchange, end.answer)
+      case 'refused':
+        return refuse(protection, exchange, end.refusal)
+    }
+  })
+}
+
+/** The run behind this request, for the handler: its signal, its attempt, `derive()`. */
+export function currentRun(request: object): Run | undefined {
+  return (request as WithRun)[RUN] ?? (request as { raw?: WithRun }).raw?.[RUN]
+}
+
+/** All values of a header, in order: Node joins repeated ones with a comma, which a key may itself contain. */
+export function headerValues(incoming: IncomingMessage, name: string): KeyInput {
+  const lower = name.toLowerCase()
+  const joined = incoming.headers[lower]
+  if (joined === undefined || Array.isArray(joined) || !joined.includes(',')) return joined
+  const values: string[] = []
+  const { rawHeaders } = incoming
+  for (let i = 0; i < rawHeaders.length; i += 2) {
+    if (rawHeaders[i]?.toLowerCase() === lower) values.push(rawHeaders[i + 1] ?? '')
+  }
+  return values.length === 1 ? values[0] : values
+}
+
+const RUN: unique symbol = Symbol('oncekey.run')
+interface WithRun {
+  [RUN]?: Run
+}
+
+/** `undefined`: over the limit. */
+function bodyPayload<Req>(
+  { contract }: Protection<Req>,
+  { incoming, parsedBody }: NodeExchange<Req>,
+): Awaitable<Payload | undefined> {
+  if (!announcesBody(incoming)) return { kind: 'none' }
+  const contentType = incoming.headers['content-type'] ?? ''
+  if (incoming.readableDidRead) {
+    if (parsedBody instanceof Uint8Array) return { kind: 'bytes', bytes: parsedBody, contentType }
+    if (parsedBody !== undefined) return { kind: 'value', value: parsedBody }
+    throw bodyIsGone()
+  }
+  // A parser that did not know the type leaves an empty object and an unread body: only the bytes tell such requests apart.
+  return readNodeBody(incoming, contract.limits.requestBytesMax).then((bytes) => {
+    if (bytes === undefined) return undefined
+    return bytes.length === 0 ? { kind: 'none' } : { kind: 'bytes', bytes, contentType }
+  })
+}
+
+function bodyIsGone(): OncekeyError {
+  return new OncekeyError(
+    'config-invalid',
+    'The request body was read before idempotency() saw it, and nothing of it was left to compare, so the request was not run. Put idempotency() before that middleware, or pass payload: (request) => what the operation is about.',
+  )
+}
+
+function replay<Req>({ contract }: Protection<Req>, exchange: NodeExchange<Req>, answer: Answer): void {
+  exchange.takeOver?.()
+  const { response } = exchange
+  const { body, status, headers } = answer
+  const bytes = body === null ? EMPTY : Buffer.from(body.buffer, body.byteOffset, body.byteLength)
+  const head: string[] = []
+  for (const [name, value] of headers) head.push(name, value)
+  head.push(contract.headers.replayed, 'true')
+  if (!hasNoBody(status) && response.req.method !== 'HEAD') head.push('Content-Length', String(bytes.length))
+  response.writeHead(status, head)
+  // Latin 1 is the same bytes, and Node sends a string together with the head, in one write.
+  if (bytes.length <= TEXT_BYTES_MAX) response.end(bytes.toString('latin1'), 'latin1')
+  else response.end(bytes)
+}
+
+const EMPTY = Buffer.alloc(0)
+const TEXT_BYTES_MAX = 16 * 1024
+
+function refuse<Req>({ contract }: Protection<Req>, exchange: NodeExchange<Req>, refused: Refusal): void {
+  exchange.takeOver?.()
+  const { response } = exchange
+  const { status, headers, body } = renderRefusal(contract, refused)
+  for (const [name, value] of headers) response.setHeader(name, value)
+  // The rest of an oversized body is not worth reading to keep the connection.
+  if (refused.code === 'body-too-large') response.setHeader('Connection', 'close')
+  response.statusCode = status
+  response.end(body)
+}

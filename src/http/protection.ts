@@ -1,0 +1,166 @@
+import type { Clock } from '../clock.ts'
+import { type Contract, headerFilter } from '../contract.ts'
+import { ietf } from '../contracts/ietf.ts'
+import { Engine } from '../engine.ts'
+import { OncekeyError } from '../error.ts'
+import type { Operation, Reconcile } from '../execution.ts'
+import { fingerprint, type Payload } from '../operation/fingerprint.ts'
+import { type KeyInput, parseKey } from '../operation/key.ts'
+import { operationId } from '../operation/scope.ts'
+import { type Refusal, refusal } from '../refusal.ts'
+import type { Awaitable, Labels, Store } from '../store.ts'
+
+/** What every adapter takes. `Req` is the request as that framework gives it. */
+export interface IdempotencyOptions<Req> {
+  readonly store: Store
+  /**
+   * Who is asking, as your authentication knows it: equal keys of different principals never meet. Mandatory, because
+   * without it one user gets another's answer. Write `public` if all callers really share one namespace.
+   */
+  readonly principal: 'public' | ((request: Req) => Awaitable<string | undefined>)
+  /** Default: `ietf`. */
+  readonly contract?: Contract
+  /** Where the key comes from, if not from the contract's header. */
+  readonly key?: (request: Req) => string | undefined
+  /** What the operation is about, if not the whole body: for example after fields were stripped. */
+  readonly payload?: (request: Req) => unknown
+  /** The route template, if the framework does not tell it. */
+  readonly route?: (request: Req) => string
+  /** Keep key, principal, method and route with the record, readable for operators. Default: nothing of the request is kept. */
+  readonly labels?: boolean
+  readonly reconcile?: Reconcile
+  readonly storeMsMax?: number
+  readonly clock?: Clock
+}
+
+/** What an adapter reads off its framework's request. */
+export interface RequestFacts {
+  readonly method: string
+  /** Path and query, as the client sent them. */
+  readonly target: string
+  /** The route's template where the framework knows it, else the path. */
+  readonly route: string
+  /** Every value of the key's header, as sent. */
+  readonly keys: KeyInput
+}
+
+/** One configured `idempotency()`: turns requests into operations. All adapters share it. */
+export class Protection<Req> {
+  readonly engine: Engine
+  readonly contract: Contract
+  readonly keepsHeader: (name: string) => boolean
+  readonly #options: IdempotencyOptions<Req>
+  readonly #methods: ReadonlySet<string>
+  readonly #scopesMethod: boolean
+  readonly #scopesRoute: boolean
+
+  constructor(options: IdempotencyOptions<Req>) {
+    checkOptions(options)
+    this.#options = options
+    this.contract = options.contract ?? ietf
+    this.engine = new Engine({ ...options, contract: this.contract })
+    this.keepsHeader = headerFilter(this.contract)
+    this.#methods = new Set(this.contract.methods)
+    this.#scopesMethod = this.contract.scope.includes('method')
+    this.#scopesRoute = this.contract.scope.includes('route')
+  }
+
+  /** Everything else passes untouched. */
+  covers(method: string): boolean {
+    return this.#methods.has(method)
+  }
+
+  /** The key, a refusal, or `undefined` when the request has none and the contract lets it pass. */
+  key(request: Req, facts: RequestFacts): ClientKey | Refusal | undefined {
+    const { absent, lengthMax, header } = this.contract.key
+    const parsed = parseKey(this.#options.key ? this.#options.key(request) : facts.keys, lengthMax)
+    if (parsed.state === 'present') return { key: parsed.key }
+    if (parsed.state === 'invalid') return refusal('key-invalid', { detail: parsed.reason })
+    if (absent === 'derive') return { key: undefined }
+    if (absent === 'bypass') return undefined
+    return refusal('key-missing', {
+      detail: `This request carries no ${header} header, so it was not run. Send a key that is new for each operation and the same for each retry of it.`,
+    })
+  }
+
+  /** `undefined`: hash the body. */
+  payload(request: Req): Payload | undefined {
+    return this.#options.payload && { kind: 'value', value: this.#options.payload(request) }
+  }
+
+  operation(request: Req, facts: RequestFacts, key: ClientKey, payload: Payload): Awaitable<Operation> {
+    const { principal } = this.#options
+    if (principal === 'public') return this.#operation(request, facts, key, payload, '*', principal)
+    const who = principal(request)
+    // The kind of principal is part of the scope: a user who is called "public" is not everybody.
+    const withName = (name: string | undefined) => this.#operation(request, facts, key, payload, 'principal', name)
+    return typeof who === 'object' ? who.then(withName) : withName(who)
+  }
+
+  #operation(
+    request: Req,
+    { method, target, route }: RequestFacts,
+    { key }: ClientKey,
+    payload: Payload,
+    kind: string,
+    who: string | undefined,
+  ): Operation {
+    if (typeof who !== 'string' || who === '') throw noPrincipal()
+    const where = this.#options.route ? this.#options.route(request) : route
+    const print = fingerprint({ method, target, payload })
+    const name = key ?? print
+    const scope = [kind, who]
+    if (this.#scopesMethod) scope.push('method', method)
+    if (this.#scopesRoute) scope.push('route', where)
+    const operation: Operation = { id: operationId(scope, name), key: name, fingerprint: print }
+    if (!this.#options.labels) return operation
+    return { ...operation, labels: { key: name, principal: who, method, route: where } satisfies Labels }
+  }
+}
+
+/** `undefined`: the payload is the key. */
+export interface ClientKey {
+  readonly key: string | undefined
+}
+
+export function isRefusal(value: ClientKey | Refusal): value is Refusal {
+  return 'code' in value
+}
+
+function checkOptions<Req>(options: IdempotencyOptions<Req>): void {
+  const { principal } = options ?? {}
+  if (principal !== 'public' && typeof principal !== 'function') {
+    throw new OncekeyError(
+      'config-invalid',
+      'principal is missing: pass a function that says who is asking, such as (request) => request.user.id, so that no caller gets another\'s answer; write principal: "public" if all callers share one namespace',
+    )
+  }
+  for (const option of Object.keys(options)) {
+    if (!OPTIONS.has(option)) {
+      throw new OncekeyError(
+        'config-invalid',
+        `${option} is not an option of idempotency(); the options are ${[...OPTIONS].join(', ')}`,
+      )
+    }
+  }
+}
+
+const OPTIONS: ReadonlySet<string> = new Set<keyof IdempotencyOptions<unknown>>([
+  'store',
+  'principal',
+  'contract',
+  'key',
+  'payload',
+  'route',
+  'labels',
+  'reconcile',
+  'storeMsMax',
+  'clock',
+])
+
+function noPrincipal(): OncekeyError {
+  return new OncekeyError(
+    'config-invalid',
+    'The principal resolver gave nothing for this request, so its key belongs to nobody and it was not run. Put authentication before idempotency(), or return a name for callers without one.',
+  )
+}

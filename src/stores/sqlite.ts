@@ -1,0 +1,223 @@
+import { resolve as resolvePath } from 'node:path'
+import type { Clock } from '../clock.ts'
+import { systemClock } from '../clock.ts'
+import { OncekeyError } from '../error.ts'
+import type { Claim, ClaimRequest, Labels, ListQuery, RecordState, Settlement, Store, StoredRecord } from '../store.ts'
+import { Channel } from './sqlite/channel.ts'
+import { fromText, idOfKey } from './sqlite/encoding.ts'
+import { Waiters } from './sqlite/waiters.ts'
+import type { Op, Reply, Row, Stamp } from './sqlite/wire.ts'
+
+export interface SqliteStoreOptions {
+  /** The database file; made when absent, in a directory that exists. `:memory:` keeps records in this store alone. */
+  readonly path: string
+  /**
+   * `full` (default): what was acknowledged survives a loss of power. `normal`: it survives a crash of the process, and
+   * a loss of power may take the last moments, after which an operation can run a second time.
+   */
+  readonly synchronous?: 'full' | 'normal'
+  /** How often space is freed in the background, in small steps. Default 10 s; 0 turns it off. */
+  readonly sweepEveryMs?: number
+  /** The store's clock, for tests. Otherwise the system's, read when the batch holds the lock. */
+  readonly clock?: Clock
+}
+
+/**
+ * Records in one SQLite file, durable, shared by any number of processes on one machine (not over a network file
+ * system). The database lives in a worker thread, so the event loop never waits for the disk.
+ *
+ * Operations of the same moment share one transaction and one sync. An operation is answered after its commit.
+ * Nothing is opened before the first operation; when opening fails, the operations that asked for it are rejected, and
+ * the next one tries again. Needs no dependency: `node:sqlite` is part of Node.
+ */
+export function sqliteStore(options: SqliteStoreOptions): Store {
+  const { path, synchronous = 'full', sweepEveryMs = SWEEP_EVERY_MS_DEFAULT } = options
+  if (typeof path !== 'string' || path === '' || path.includes('\0')) {
+    throw new OncekeyError('config-invalid', 'path must name the database file, or be ":memory:".')
+  }
+  if (synchronous !== 'full' && synchronous !== 'normal') {
+    throw new OncekeyError('config-invalid', `synchronous is ${synchronous}; it must be "full" or "normal".`)
+  }
+  assertDuration('sweepEveryMs', sweepEveryMs)
+  return new SqliteStore({ ...options, path, synchronous, sweepEveryMs })
+}
+
+const SWEEP_EVERY_MS_DEFAULT = 10_000
+/** Rows freed in one step of the background sweep: about a millisecond in which other operations wait. */
+const SWEEP_STEP_ROWS = 200
+const SWEEP_LIMIT_DEFAULT = 1_000
+const LIST_LIMIT_DEFAULT = 100
+/** Longer is as good as for ever, and still a time that a Date can show. */
+const DURATION_MS_MAX = 1_000 * 365 * 24 * 3_600_000
+
+const NO_LABELS: Labels = Object.freeze({})
+
+class SqliteStore implements Store {
+  readonly name = 'sqlite'
+  readonly #channel: Channel
+  readonly #clock: Clock
+  /** Only an injected clock stamps the operations here. */
+  readonly #now: () => Stamp
+  readonly #waiters: Waiters
+  readonly #sweepEveryMs: number
+  #cancelSweep: (() => void) | undefined
+  #isClosed = false
+
+  constructor(options: SqliteStoreOptions & { synchronous: 'full' | 'normal'; sweepEveryMs: number }) {
+    const { path, synchronous, sweepEveryMs, clock } = options
+    const settings = { path: path === ':memory:' ? path : resolvePath(path), synchronous }
+    this.#channel = new Channel(settings, () => this.#waiters.check())
+    this.#clock = clock ?? systemClock
+    this.#now = clock === undefined ? () => null : () => Math.floor(clock.now())
+    this.#sweepEveryMs = sweepEveryMs
+    this.#waiters = new Waiters(this.#channel, this.#clock, this.#now)
+  }
+
+  claim(request: ClaimRequest): Promise<Claim> {
+    const { id, token, fingerprint, leaseMs, unknownTtlMs, takeover, labels } = request
+    assertLease(leaseMs)
+    assertDuration('unknownTtlMs', unknownTtlMs)
+    const labelsText = labels === undefined || isEmpty(labels) ? null : JSON.stringify(labels)
+    this.#planSweep()
+    const fields = [token, fingerprint, whole(leaseMs), whole(unknownTtlMs), takeover, labelsText] as const
+    return this.#channel.submit(['claim', this.#now(), id, fields], toClaim)
+  }
+
+  settle(id: string, token: string, settlement: Settlement): Promise<boolean> {
+    const { outcome, answer, ttlMs, expiredTtlMs } = settlement
+    assertDuration('ttlMs', ttlMs)
+    assertDuration('expiredTtlMs', expiredTtlMs)
+    const { status, headers, body } = answer
+    const bodyLength = body === null ? -1 : body.length
+    const fields = [outcome, whole(ttlMs), whole(expiredTtlMs), status, JSON.stringify(headers), bodyLength] as const
+    const op: Op = ['settle', this.#now(), id, token, fields]
+    return this.#channel.submit(op, this.#wakingWhenTrue(id), body)
+  }
+
+  async release(id: string, token: string): Promise<boolean> {
+    return this.#channel.submit(['release', this.#now(), id, token], this.#wakingWhenTrue(id))
+  }
+
+  async renew(id: string, token: string, leaseMs: number): Promise<boolean> {
+    assertDuration('leaseMs', leaseMs)
+    const decode = leaseMs === 0 ? this.#wakingWhenTrue(id) : isTrue
+    return this.#channel.submit(['renew', this.#now(), id, token, whole(leaseMs)], decode)
+  }
+
+  async read(id: string): Promise<StoredRecord | undefined> {
+    return this.#channel.submit(['read', this.#now(), id], (reply) => (isRow(reply) ? recordOf(reply) : undefined))
+  }
+
+  async list(query: ListQuery = {}): Promise<readonly StoredRecord[]> {
+    const { after = null, limit = LIST_LIMIT_DEFAULT, state = null } = query
+    return this.#channel.submit(['list', this.#now(), after, count(limit), state], (reply) =>
+      typeof reply === 'object' && reply !== null && 'rows' in reply ? reply.rows.map(recordOf) : [],
+    )
+  }
+
+  async forget(id: string): Promise<boolean> {
+    return this.#channel.submit(['forget', this.#now(), id], this.#wakingWhenTrue(id))
+  }
+
+  async sweep(limit: number = SWEEP_LIMIT_DEFAULT): Promise<number> {
+    return this.#channel.submit(['sweep', this.#now(), count(limit)], Number)
+  }
+
+  waitFor(id: string, signal: AbortSignal): Promise<void> {
+    return this.#waiters.wait(id, signal)
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    this.#cancelSweep?.()
+    const closed = this.#channel.close()
+    this.#waiters.wakeAll()
+    await closed
+  }
+
+  #wakingWhenTrue(id: string): (reply: Reply) => boolean {
+    return (reply) => {
+      if (reply === 1) this.#waiters.wake(id)
+      return reply === 1
+    }
+  }
+
+  /** From the first claim on: a process that only reads leaves the sweeping to others. */
+  #planSweep(): void {
+    if (this.#cancelSweep !== undefined || this.#sweepEveryMs === 0 || this.#isClosed) return
+    this.#cancelSweep = this.#clock.schedule(this.#sweepEveryMs, () => {
+      void this.#sweepInSteps()
+    })
+  }
+
+  /** One step goes with one batch, so that other operations come between the steps. */
+  async #sweepInSteps(): Promise<void> {
+    try {
+      while ((await this.sweep(SWEEP_STEP_ROWS)) >= SWEEP_STEP_ROWS);
+    } catch {
+      // Only space is lost: what ails the file is reported to the operations that need it.
+    }
+    this.#cancelSweep = undefined
+    this.#planSweep()
+  }
+}
+
+function toClaim(reply: Reply): Claim {
+  return isRow(reply) ? stateOf(reply) : { state: 'acquired', attempt: Number(reply) }
+}
+
+function isTrue(reply: Reply): boolean {
+  return reply === 1
+}
+
+function isRow(reply: Reply): reply is Row {
+  return Array.isArray(reply)
+}
+
+function recordOf(row: Row): StoredRecord {
+  const [, id, , , attempt, createdAt, , goneAt, , , , labelsText] = row
+  const labels: Labels = labelsText === null ? NO_LABELS : JSON.parse(labelsText)
+  return { ...stateOf(row), id: idOfKey(id), attempt, createdAt, goneAt, labels }
+}
+
+/** The state at the moment that the worker read the row. */
+function stateOf(row: Row): RecordState {
+  const [now, , , text, , , leaseUntil, goneAt, outcome, expiresAt, status, , headers, body] = row
+  const fingerprint = fromText(text)
+  if (outcome === null) {
+    if (now < leaseUntil) return { state: 'running', fingerprint, leaseLeftMs: leaseUntil - now }
+    return { state: 'unknown', fingerprint, goneInMs: goneAt - now }
+  }
+  if (expiresAt === null || now >= expiresAt || status === null || headers === null) {
+    return { state: 'expired', fingerprint, goneInMs: goneAt - now }
+  }
+  return { state: 'settled', fingerprint, outcome, answer: { status, headers: JSON.parse(headers), body } }
+}
+
+function isEmpty(labels: Labels): boolean {
+  for (const _ in labels) return false
+  return true
+}
+
+/** SQLite takes a negative limit for none at all. */
+function count(limit: number): number {
+  return Math.min(Math.max(0, Math.floor(limit)), Number.MAX_SAFE_INTEGER)
+}
+
+/** The table counts in whole milliseconds; a part of one counts as one. */
+function whole(durationMs: number): number {
+  return Math.min(Math.ceil(durationMs), DURATION_MS_MAX)
+}
+
+function assertLease(leaseMs: number): void {
+  if (leaseMs > 0 && leaseMs < Number.POSITIVE_INFINITY) return
+  throw new OncekeyError(
+    'config-invalid',
+    `leaseMs is ${leaseMs}; a claim needs a lease of more than 0 ms, or nothing would protect the running operation.`,
+  )
+}
+
+function assertDuration(field: string, valueMs: number): void {
+  if (valueMs >= 0 && valueMs < Number.POSITIVE_INFINITY) return
+  throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
+}

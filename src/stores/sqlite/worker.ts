@@ -1,0 +1,199 @@
+import { statSync } from 'node:fs'
+import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import { parentPort, workerData } from 'node:worker_threads'
+import { faultOf, isHandleGood, isOfOneOperation, SqliteFault } from './faults.ts'
+import { MUST_WRITE, Records } from './records.ts'
+import { prepareDatabase, retryWhileBusy, rollback } from './schema.ts'
+import type { FromWorker, Op, Reply, ToWorker, WorkerSettings } from './wire.ts'
+
+/** How often the file is looked at for commits of other processes, and only while somebody waits for one. */
+const WATCH_EVERY_MS = 5
+
+const NO_BYTES = new Uint8Array(0)
+
+interface Open {
+  readonly db: DatabaseSync
+  readonly records: Records
+  readonly begin: StatementSync
+  readonly beginImmediate: StatementSync
+  readonly commit: StatementSync
+  readonly inode: string
+}
+
+/** One database handle, and the batches that run on it. It opens on the first batch, and again after a failure. */
+class Ledger {
+  readonly #settings: WorkerSettings
+  #open: Open | undefined
+
+  constructor(settings: WorkerSettings) {
+    this.#settings = settings
+  }
+
+  /** Answers every operation of the batch, in order. All that it changed is on disk when this returns. */
+  run(ops: readonly Op[], bytes: Uint8Array): readonly Reply[] {
+    const replies: Reply[] = []
+    try {
+      const open = this.#opened()
+      retryWhileBusy(() => this.#readPart(open, ops, replies))
+      if (replies.length < ops.length) this.#writePart(open, ops, bytes, replies)
+    } catch (error) {
+      const fault = faultOf(error, this.#settings.path)
+      while (replies.length < ops.length) replies.push(fault)
+      if (!isHandleGood(error)) this.close()
+    }
+    return replies
+  }
+
+  /** A number that changes when another connection has committed; undefined when there is no telling. */
+  dataVersion(): unknown {
+    try {
+      return this.#opened().db.prepare('PRAGMA data_version').get()?.data_version
+    } catch {
+      return undefined
+    }
+  }
+
+  close(): void {
+    const db = this.#open?.db
+    this.#open = undefined
+    try {
+      db?.exec('PRAGMA wal_checkpoint(TRUNCATE)')
+    } catch {
+      // The log is as durable as the file: whoever opens it next reads it.
+    }
+    try {
+      db?.close()
+    } catch {
+      // Nothing is lost: every reply was sent after its commit.
+    }
+  }
+
+  /** The leading operations that change nothing need neither the write lock nor a sync. */
+  #readPart({ records, begin, commit }: Open, ops: readonly Op[], replies: Reply[]): void {
+    const now = Date.now()
+    let hasBegun = false
+    replies.length = 0
+    try {
+      for (const op of ops) {
+        const reply = records.tryRead(op, op[1] ?? now)
+        if (reply === MUST_WRITE) return
+        replies.push(reply)
+        if (hasBegun || ops.length === 1) continue
+        // When the first did not have to write, others may not have to either: one snapshot for all of them is cheaper.
+        begin.run()
+        hasBegun = true
+      }
+    } finally {
+      if (hasBegun) commit.run()
+    }
+  }
+
+  #writePart(open: Open, ops: readonly Op[], bytes: Uint8Array, replies: Reply[]): void {
+    const { db, records, beginImmediate, commit } = open
+    retryWhileBusy(() => beginImmediate.run())
+    const answered = replies.length
+    try {
+      // Read once the lock is held: waiting for it may have taken long.
+      const now = Date.now()
+      let offset = 0
+      for (const op of ops.slice(answered)) {
+        const bodyLength = op[0] === 'settle' ? op[4][5] : -1
+        const body = bodyLength < 0 ? null : bytes.subarray(offset, offset + bodyLength)
+        replies.push(this.#writeOne(records, op, op[1] ?? now, body))
+        offset += body === null ? 0 : bodyLength
+      }
+      commit.run()
+    } catch (error) {
+      replies.length = answered
+      rollback(db)
+      throw error
+    }
+  }
+
+  #writeOne(records: Records, op: Op, now: number, body: Uint8Array | null): Reply {
+    try {
+      return records.write(op, now, body)
+    } catch (error) {
+      if (!isOfOneOperation(error)) throw error
+      return faultOf(error, this.#settings.path)
+    }
+  }
+
+  #opened(): Open {
+    const { path, synchronous } = this.#settings
+    if (this.#open !== undefined) {
+      if (this.#open.inode === inodeOf(path)) return this.#open
+      // Writes to a file that has lost its name would be acknowledged, and then be seen by nobody.
+      this.close()
+      throw new SqliteFault(
+        'store-unavailable',
+        `The SQLite database ${path} was moved, replaced or deleted while it was in use. Nothing of this batch was ` +
+          'recorded, and records of the file that is gone are not known any more. The next operation opens the file ' +
+          'that is there now, or makes a new one.',
+      )
+    }
+    const db = new (sqlite().DatabaseSync)(path)
+    try {
+      prepareDatabase(db, path, synchronous)
+      this.#open = {
+        db,
+        records: new Records(db),
+        begin: db.prepare('BEGIN'),
+        beginImmediate: db.prepare('BEGIN IMMEDIATE'),
+        commit: db.prepare('COMMIT'),
+        inode: inodeOf(path),
+      }
+      return this.#open
+    } catch (error) {
+      db.close()
+      throw error
+    }
+  }
+}
+
+function inodeOf(path: string): string {
+  if (path === ':memory:') return path
+  const stats = statSync(path, { throwIfNoEntry: false })
+  return stats === undefined ? '' : `${stats.dev}:${stats.ino}`
+}
+
+/** Loaded by hand, for loading it prints a warning on some releases of Node; other warnings still come through. */
+function sqlite(): typeof import('node:sqlite') {
+  const { emitWarning } = process
+  process.emitWarning = () => {}
+  try {
+    return process.getBuiltinModule('node:sqlite')
+  } finally {
+    process.emitWarning = emitWarning
+  }
+}
+
+function serve(port: NonNullable<typeof parentPort>): void {
+  const ledger = new Ledger(workerData as WorkerSettings)
+  const post = (message: FromWorker): void => port.postMessage(message)
+  let watching: NodeJS.Timeout | undefined
+  let seen: unknown
+
+  const look = (): void => {
+    const version = ledger.dataVersion()
+    if (version !== undefined && version === seen) return
+    seen = version
+    post({ changed: true })
+  }
+
+  port.on('message', (message: ToWorker) => {
+    if ('ops' in message) {
+      post({ replies: ledger.run(message.ops, message.bytes ?? NO_BYTES) })
+    } else if ('watch' in message) {
+      clearInterval(watching)
+      seen = message.watch ? ledger.dataVersion() : undefined
+      watching = message.watch ? setInterval(look, WATCH_EVERY_MS) : undefined
+    } else {
+      clearInterval(watching)
+      ledger.close()
+      port.close()
+    }
+  })
+}
+
+if (parentPort !== null) serve(parentPort)
