@@ -164,6 +164,7 @@ export class Engine {
       )
     } catch (error) {
       if (thrown) throw thrown.error
+      if (error instanceof OncekeyError && error.code === 'config-invalid') throw error
       this.#tell('store-failed', id, undefined, error)
       const detail = done && COMMIT_LOST
       return this.#refuse('store-unavailable', 'refused', id, RETRY_AFTER_STORE_MS, detail)

@@ -1,12 +1,24 @@
 import { resolve as resolvePath } from 'node:path'
+import type { DatabaseSync } from 'node:sqlite'
 import type { Clock } from '../clock.ts'
 import { systemClock } from '../clock.ts'
 import { OncekeyError } from '../error.ts'
-import type { Claim, ClaimRequest, Labels, ListQuery, RecordState, Settlement, Store, StoredRecord } from '../store.ts'
+import type {
+  Claim,
+  ClaimRequest,
+  Labels,
+  ListQuery,
+  RecordState,
+  Settlement,
+  StoredRecord,
+  TransactionalStore,
+  TransactionEnd,
+} from '../store.ts'
 import { Channel } from './sqlite/channel.ts'
 import { fromText, idOfKey } from './sqlite/encoding.ts'
+import { Transactions } from './sqlite/transactions.ts'
 import { Waiters } from './sqlite/waiters.ts'
-import type { Op, Reply, Row, Stamp } from './sqlite/wire.ts'
+import type { ClaimFields, Op, Reply, Row, SettleFields, Stamp } from './sqlite/wire.ts'
 
 export interface SqliteStoreOptions {
   /** The database file; made when absent, in a directory that exists. `:memory:` keeps records in this store alone. */
@@ -29,8 +41,11 @@ export interface SqliteStoreOptions {
  * Operations of the same moment share one transaction and one sync. An operation is answered after its commit.
  * Nothing is opened before the first operation; when opening fails, the operations that asked for it are rejected, and
  * the next one tries again. Needs no dependency: `node:sqlite` is part of Node.
+ *
+ * The file may be the application's own: then `once.transaction` commits its rows and the record together, on a
+ * `DatabaseSync` of the event loop's thread. Keep such transactions short: SQLite has one writer at a time.
  */
-export function sqliteStore(options: SqliteStoreOptions): Store {
+export function sqliteStore(options: SqliteStoreOptions): TransactionalStore<DatabaseSync> {
   const { path, synchronous = 'full', sweepEveryMs = SWEEP_EVERY_MS_DEFAULT } = options
   if (typeof path !== 'string' || path === '' || path.includes('\0')) {
     throw new OncekeyError('config-invalid', 'path must name the database file, or be ":memory:".')
@@ -52,13 +67,15 @@ const DURATION_MS_MAX = 1_000 * 365 * 24 * 3_600_000
 
 const NO_LABELS: Labels = Object.freeze({})
 
-class SqliteStore implements Store {
+class SqliteStore implements TransactionalStore<DatabaseSync> {
   readonly name = 'sqlite'
   readonly #channel: Channel
   readonly #clock: Clock
   /** Only an injected clock stamps the operations here. */
   readonly #now: () => Stamp
   readonly #waiters: Waiters
+  readonly #transactions: Transactions
+  readonly #path: string
   readonly #sweepEveryMs: number
   #cancelSweep: (() => void) | undefined
   #isClosed = false
@@ -71,27 +88,39 @@ class SqliteStore implements Store {
     this.#now = clock === undefined ? () => null : () => Math.floor(clock.now())
     this.#sweepEveryMs = sweepEveryMs
     this.#waiters = new Waiters(this.#channel, this.#clock, this.#now)
+    this.#path = path
+    this.#transactions = new Transactions(settings, this.#now)
   }
 
   claim(request: ClaimRequest): Promise<Claim> {
-    const { id, token, fingerprint, leaseMs, unknownTtlMs, takeover, labels } = request
-    assertLease(leaseMs)
-    assertDuration('unknownTtlMs', unknownTtlMs)
-    const labelsText = labels === undefined || isEmpty(labels) ? null : JSON.stringify(labels)
+    const fields = claimFields(request)
     this.#planSweep()
-    const fields = [token, fingerprint, whole(leaseMs), whole(unknownTtlMs), takeover, labelsText] as const
-    return this.#channel.submit(['claim', this.#now(), id, fields], toClaim)
+    return this.#channel.submit(['claim', this.#now(), request.id, fields], toClaim)
   }
 
   settle(id: string, token: string, settlement: Settlement): Promise<boolean> {
-    const { outcome, answer, ttlMs, expiredTtlMs } = settlement
-    assertDuration('ttlMs', ttlMs)
-    assertDuration('expiredTtlMs', expiredTtlMs)
-    const { status, headers, body } = answer
-    const bodyLength = body === null ? -1 : body.length
-    const fields = [outcome, whole(ttlMs), whole(expiredTtlMs), status, JSON.stringify(headers), bodyLength] as const
-    const op: Op = ['settle', this.#now(), id, token, fields]
-    return this.#channel.submit(op, this.#wakingWhenTrue(id), body)
+    const op: Op = ['settle', this.#now(), id, token, settleFields(settlement)]
+    return this.#channel.submit(op, this.#wakingWhenTrue(id), settlement.answer.body)
+  }
+
+  async transaction(
+    request: ClaimRequest,
+    work: (tx: DatabaseSync, attempt: number) => Promise<Settlement | undefined>,
+  ): Promise<TransactionEnd> {
+    if (this.#path === ':memory:') {
+      throw new OncekeyError(
+        'config-invalid',
+        'Transactions need a file that the application shares; ":memory:" is private.',
+      )
+    }
+    if (this.#isClosed) throw new OncekeyError('store-closed', 'This SQLite store was closed. Nothing ran.')
+    const reply = await this.#transactions.run(request.id, claimFields(request), async (tx, attempt) => {
+      const settlement = await work(tx, attempt)
+      return settlement && { fields: settleFields(settlement), body: settlement.answer.body }
+    })
+    if (typeof reply !== 'string') return stateOf(reply)
+    if (reply === 'committed') this.#waiters.wake(request.id)
+    return { state: reply }
   }
 
   async release(id: string, token: string): Promise<boolean> {
@@ -132,7 +161,7 @@ class SqliteStore implements Store {
     this.#cancelSweep?.()
     const closed = this.#channel.close()
     this.#waiters.wakeAll()
-    await closed
+    await Promise.all([closed, this.#transactions.close()])
   }
 
   #wakingWhenTrue(id: string): (reply: Reply) => boolean {
@@ -160,6 +189,22 @@ class SqliteStore implements Store {
     this.#cancelSweep = undefined
     this.#planSweep()
   }
+}
+
+function claimFields(request: ClaimRequest): ClaimFields {
+  const { token, fingerprint, leaseMs, unknownTtlMs, takeover, labels } = request
+  assertLease(leaseMs)
+  assertDuration('unknownTtlMs', unknownTtlMs)
+  const labelsText = labels === undefined || isEmpty(labels) ? null : JSON.stringify(labels)
+  return [token, fingerprint, whole(leaseMs), whole(unknownTtlMs), takeover, labelsText]
+}
+
+function settleFields({ outcome, answer, ttlMs, expiredTtlMs }: Settlement): SettleFields {
+  assertDuration('ttlMs', ttlMs)
+  assertDuration('expiredTtlMs', expiredTtlMs)
+  const { status, headers, body } = answer
+  const bodyLength = body === null ? -1 : body.length
+  return [outcome, whole(ttlMs), whole(expiredTtlMs), status, JSON.stringify(headers), bodyLength]
 }
 
 function toClaim(reply: Reply): Claim {

@@ -84,7 +84,7 @@ describe('group commit', () => {
     const path = tempFile()
     const store = open(path)
     await Promise.all([store.claim(claimOf('a')), store.settle('a', 'mine', answered), store.claim(claimOf('b'))])
-    connect(path).exec("UPDATE record SET headers = '[[' WHERE headers IS NOT NULL")
+    connect(path).exec("UPDATE oncekey_record SET headers = '[[' WHERE headers IS NOT NULL")
     const [a, b] = await Promise.allSettled([store.read('a'), store.read('b')])
     expect(a).toMatchObject({ status: 'rejected', reason: { code: 'store-incompatible' } })
     expect(b).toMatchObject({ status: 'fulfilled', value: { state: 'running' } })
@@ -194,7 +194,7 @@ describe('the background sweep', () => {
     }
     const store = open(path, { clock, sweepEveryMs: 10_000 })
     const db = connect(path)
-    const left = () => db.prepare('SELECT count(*) AS n FROM record').get()?.n
+    const left = () => db.prepare('SELECT count(*) AS n FROM oncekey_record').get()?.n
     await Promise.all(ids(450).map((id) => store.claim(claimOf(id))))
     nowMs += 2 * HOUR_MS
     expect(planned).toHaveLength(1)
@@ -217,7 +217,10 @@ describe('the background sweep', () => {
     await store.settle('a', 'mine', { ...answered, expiredTtlMs: HOUR_MS })
     nowMs += HOUR_MS
     expect(await store.sweep()).toBe(0)
-    expect(connect(path).prepare('SELECT body, headers FROM record').get()).toEqual({ body: null, headers: null })
+    expect(connect(path).prepare('SELECT body, headers FROM oncekey_record').get()).toEqual({
+      body: null,
+      headers: null,
+    })
     expect(await store.read('a')).toMatchObject({ state: 'expired', goneInMs: HOUR_MS })
   })
 })

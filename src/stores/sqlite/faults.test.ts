@@ -6,7 +6,7 @@ import type { Worker } from 'node:worker_threads'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { answered, claimOf, connect, open, tempFile } from '../../../test/support/sqlite.ts'
 import { faultOf } from './faults.ts'
-import { APPLICATION_ID, MIGRATIONS } from './schema.ts'
+import { MIGRATIONS } from './schema.ts'
 
 const refusal = (code: string, message: RegExp) => ({
   name: 'OncekeyError',
@@ -38,12 +38,17 @@ describe('a file that cannot be used', () => {
     expect(readFileSync(path, 'utf8')).toBe(text)
   })
 
-  it('the database of another program is refused and left as it is', async () => {
+  it('the database of an application is shared: ours stands beside its tables, and its version is its own', async () => {
     const path = tempFile()
-    connect(path).exec('CREATE TABLE invoice (id INTEGER PRIMARY KEY)')
-    const before = readFileSync(path)
-    await expect(open(path).claim(claimOf('a'))).rejects.toMatchObject(refusal('store-incompatible', /another program/))
-    expect(readFileSync(path)).toEqual(before)
+    connect(path).exec(
+      'CREATE TABLE invoice (id INTEGER PRIMARY KEY); PRAGMA user_version = 7; PRAGMA application_id = 5',
+    )
+    expect(await open(path).claim(claimOf('a'))).toMatchObject({ state: 'acquired' })
+    const db = connect(path)
+    const names = db.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").all()
+    expect(names.map(({ name }) => name)).toEqual(['invoice', 'oncekey_record', 'oncekey_schema'])
+    expect(db.prepare('PRAGMA user_version').get()).toEqual({ user_version: 7 })
+    expect(db.prepare('PRAGMA application_id').get()).toEqual({ application_id: 5 })
   })
 
   it('a damaged file is reported as such', async () => {
@@ -84,22 +89,22 @@ describe('a file that cannot be used', () => {
       refusal('store-unavailable', /moved, replaced or deleted/),
     )
     expect(await store.claim(claimOf('b'))).toMatchObject({ state: 'acquired' })
-    expect(connect(path).prepare('SELECT count(*) AS n FROM record').get()).toEqual({ n: 1 })
+    expect(connect(path).prepare('SELECT count(*) AS n FROM oncekey_record').get()).toEqual({ n: 1 })
   })
 })
 
 describe('versions of the schema', () => {
   /** Version 1 as it was: frozen here, whatever the source says today. */
   const VERSION_1 = `
-    CREATE TABLE record (seq INTEGER PRIMARY KEY, id ANY NOT NULL UNIQUE, token TEXT NOT NULL, fingerprint TEXT NOT NULL,
+    CREATE TABLE oncekey_record (seq INTEGER PRIMARY KEY, id ANY NOT NULL UNIQUE, token TEXT NOT NULL, fingerprint TEXT NOT NULL,
       attempt INTEGER NOT NULL, created_at INTEGER NOT NULL, lease_until INTEGER NOT NULL, gone_at INTEGER NOT NULL,
       outcome TEXT, expires_at INTEGER, status INTEGER, labels TEXT, headers TEXT, body BLOB) STRICT;
-    CREATE INDEX record_gone_at ON record (gone_at);
-    CREATE INDEX record_expires_at ON record (expires_at) WHERE headers IS NOT NULL AND expires_at < gone_at;
-    INSERT INTO record VALUES (1, x'${'ab'.repeat(32)}', 'old', 'print', 1, 1000, 2000, 9000000000000, 'committed',
+    CREATE INDEX oncekey_record_gone_at ON oncekey_record (gone_at);
+    CREATE INDEX oncekey_record_expires_at ON oncekey_record (expires_at) WHERE headers IS NOT NULL AND expires_at < gone_at;
+    INSERT INTO oncekey_record VALUES (1, x'${'ab'.repeat(32)}', 'old', 'print', 1, 1000, 2000, 9000000000000, 'committed',
       9000000000000, 201, '{"route":"/pay"}', '[["a","b"]]', x'00ff');
-    PRAGMA application_id = ${APPLICATION_ID};
-    PRAGMA user_version = 1;`
+    CREATE TABLE oncekey_schema (version INTEGER NOT NULL) STRICT;
+    INSERT INTO oncekey_schema VALUES (1);`
 
   it('an older file is brought up to date by one of many that open it, and keeps its records', async () => {
     const path = tempFile()
@@ -115,13 +120,13 @@ describe('versions of the schema', () => {
       })
     }
     const db = connect(path)
-    expect(db.prepare('PRAGMA user_version').get()).toEqual({ user_version: MIGRATIONS.length })
-    expect(db.prepare('SELECT id, state, status FROM operation').all()).toEqual([
+    expect(db.prepare('SELECT version FROM oncekey_schema').all()).toEqual([{ version: MIGRATIONS.length }])
+    expect(db.prepare('SELECT id, state, status FROM oncekey_operation').all()).toEqual([
       { id: 'ab'.repeat(32), state: 'settled', status: 201 },
     ])
   })
 
-  it('of many that make a new file at once, none takes it for a foreign one', async () => {
+  it('of many that make a new file at once, one makes the schema', async () => {
     const path = tempFile()
     const stores = Array.from({ length: 16 }, () => open(path))
     const claims = await Promise.all(stores.map((store, index) => store.claim(claimOf('a', { token: `${index}` }))))
@@ -133,17 +138,16 @@ describe('versions of the schema', () => {
     const store = open(path)
     await store.claim(claimOf('a'))
     await store.close()
-    connect(path).exec(`PRAGMA user_version = ${MIGRATIONS.length + 1}`)
+    connect(path).exec(`UPDATE oncekey_schema SET version = ${MIGRATIONS.length + 1}`)
     await expect(open(path).claim(claimOf('b'))).rejects.toMatchObject(refusal('store-incompatible', /newer oncekey/))
-    expect(connect(path).prepare('SELECT count(*) AS n FROM record').get()).toEqual({ n: 1 })
+    expect(connect(path).prepare('SELECT count(*) AS n FROM oncekey_record').get()).toEqual({ n: 1 })
   })
 
-  it('keeps its promises on disk: a write-ahead log, our own application id', async () => {
+  it('keeps its promises on disk: a write-ahead log', async () => {
     const path = tempFile()
     await open(path).claim(claimOf('a'))
     const db = connect(path)
     expect(db.prepare('PRAGMA journal_mode').get()).toEqual({ journal_mode: 'wal' })
-    expect(db.prepare('PRAGMA application_id').get()).toEqual({ application_id: APPLICATION_ID })
   })
 })
 

@@ -6,50 +6,51 @@ import type { ClaimFields, Op, Reply, Row, SettleFields } from './wire.ts'
 const selectAt = (now: string): string => `
   SELECT ${now}, id, token, fingerprint, attempt, created_at, lease_until, gone_at, outcome, expires_at, status, labels,
     headers, CASE WHEN expires_at > ${now} THEN body END
-  FROM record`
+  FROM oncekey_record`
 
 const INSERT = `
-  INSERT INTO record (id, token, fingerprint, attempt, created_at, lease_until, gone_at, labels)
+  INSERT INTO oncekey_record (id, token, fingerprint, attempt, created_at, lease_until, gone_at, labels)
   VALUES (?, ?, ?, 1, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`
 
 /** A record that is gone counts as absent, whether or not the sweeper has been there. */
 const REPLACE_GONE = `
-  UPDATE record SET token = ?, fingerprint = ?, attempt = 1, created_at = ?, lease_until = ?, gone_at = ?, labels = ?,
+  UPDATE oncekey_record SET token = ?, fingerprint = ?, attempt = 1, created_at = ?, lease_until = ?, gone_at = ?, labels = ?,
     outcome = NULL, expires_at = NULL, status = NULL, headers = NULL, body = NULL
   WHERE id = ? AND gone_at <= ?`
 
 const TAKE_OVER = `
-  UPDATE record SET token = ?, attempt = attempt + 1, lease_until = ?, gone_at = ?
+  UPDATE oncekey_record SET token = ?, attempt = attempt + 1, lease_until = ?, gone_at = ?
   WHERE id = ? AND outcome IS NULL AND fingerprint = ? AND lease_until <= ? AND gone_at > ?`
 
 /** An empty body is written out, for some releases of Node bind empty bytes as NULL: a body that was not kept. */
 const SETTLE = `
-  UPDATE record SET outcome = ?, expires_at = ?, gone_at = ?, status = ?, headers = ?, body = iif(? = 0, x'', ?)
+  UPDATE oncekey_record SET outcome = ?, expires_at = ?, gone_at = ?, status = ?, headers = ?, body = iif(? = 0, x'', ?)
   WHERE id = ? AND token = ? AND outcome IS NULL AND gone_at > ?`
 const SETTLE_ROW = `${SETTLE} AND seq = ?`
 
-const IS_SETTLED_BY = 'SELECT 1 FROM record WHERE id = ? AND token = ? AND outcome IS NOT NULL AND gone_at > ?'
+const IS_SETTLED_BY = 'SELECT 1 FROM oncekey_record WHERE id = ? AND token = ? AND outcome IS NOT NULL AND gone_at > ?'
 
 /** After a takeover an earlier owner may have acted: that record is given up (`RENEW` with no lease), not forgotten. */
-const RELEASE = 'DELETE FROM record WHERE id = ? AND token = ? AND outcome IS NULL AND gone_at > ? AND attempt = 1'
+const RELEASE =
+  'DELETE FROM oncekey_record WHERE id = ? AND token = ? AND outcome IS NULL AND gone_at > ? AND attempt = 1'
 
 const RENEW = `
-  UPDATE record SET gone_at = gone_at - lease_until + ?, lease_until = ?
+  UPDATE oncekey_record SET gone_at = gone_at - lease_until + ?, lease_until = ?
   WHERE id = ? AND token = ? AND outcome IS NULL AND gone_at > ?`
 
 const READ = `${selectAt('?')} WHERE id = ? AND gone_at > ?`
 
 const LEASE_UNTIL =
-  'SELECT lease_until FROM record WHERE id = ? AND outcome IS NULL AND lease_until > ? AND gone_at > ?'
+  'SELECT lease_until FROM oncekey_record WHERE id = ? AND outcome IS NULL AND lease_until > ? AND gone_at > ?'
 
-const FORGET = 'DELETE FROM record WHERE id = ? AND gone_at > ?'
+const FORGET = 'DELETE FROM oncekey_record WHERE id = ? AND gone_at > ?'
 
 const SWEEP_GONE = `
-  DELETE FROM record WHERE seq IN (SELECT seq FROM record WHERE gone_at <= ? ORDER BY gone_at LIMIT ?)`
+  DELETE FROM oncekey_record WHERE seq IN (SELECT seq FROM oncekey_record WHERE gone_at <= ? ORDER BY gone_at LIMIT ?)`
 
 const SWEEP_EXPIRED_ANSWERS = `
-  UPDATE record SET headers = NULL, body = NULL WHERE seq IN (
-    SELECT seq FROM record WHERE headers IS NOT NULL AND expires_at < gone_at AND expires_at <= ?
+  UPDATE oncekey_record SET headers = NULL, body = NULL WHERE seq IN (
+    SELECT seq FROM oncekey_record WHERE headers IS NOT NULL AND expires_at < gone_at AND expires_at <= ?
     ORDER BY expires_at LIMIT ?)`
 
 /** One page of the ids of one type: SQLite sorts every TEXT before every BLOB. */

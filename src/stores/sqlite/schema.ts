@@ -1,10 +1,10 @@
 import type { DatabaseSync } from 'node:sqlite'
 import { isBusy, SqliteFault } from './faults.ts'
 
-/** 'once' in ASCII, in the file's header: `file` and other tools can tell our databases from others. */
-export const APPLICATION_ID: number = 0x6f6e6365
-
 /**
+ * Everything of ours in the file is called oncekey_…, and its version is in a table of its own: the file may be the
+ * application's, with its own tables and its own `user_version`, so that both can commit in one transaction.
+ *
  * Step n takes a file from version n to n + 1. A step that was released is never edited: files out there have run it.
  *
  * The table is in the order of arrival and the id has an index of its own: a claim then writes to the table's last page
@@ -16,7 +16,7 @@ export const APPLICATION_ID: number = 0x6f6e6365
  * `id` is a BLOB of 32 bytes for the hashes that the engine makes.
  */
 export const MIGRATIONS: readonly string[] = [
-  `CREATE TABLE record (
+  `CREATE TABLE oncekey_record (
      seq         INTEGER PRIMARY KEY,
      id          ANY     NOT NULL UNIQUE,
      token       TEXT    NOT NULL,
@@ -32,11 +32,11 @@ export const MIGRATIONS: readonly string[] = [
      headers     TEXT,
      body        BLOB
    ) STRICT;
-   CREATE INDEX record_gone_at ON record (gone_at);
-   CREATE INDEX record_expires_at ON record (expires_at) WHERE headers IS NOT NULL AND expires_at < gone_at;`,
+   CREATE INDEX oncekey_record_gone_at ON oncekey_record (gone_at);
+   CREATE INDEX oncekey_record_expires_at ON oncekey_record (expires_at) WHERE headers IS NOT NULL AND expires_at < gone_at;`,
 
   // For operators at a database shell: states by name, times as text, no bodies.
-  `CREATE VIEW operation AS
+  `CREATE VIEW oncekey_operation AS
      SELECT
        CASE typeof(id) WHEN 'blob' THEN lower(hex(id)) ELSE id END AS id,
        CASE
@@ -49,7 +49,7 @@ export const MIGRATIONS: readonly string[] = [
        strftime('%Y-%m-%dT%H:%M:%fZ', lease_until / 1000.0, 'unixepoch') AS leased_until,
        strftime('%Y-%m-%dT%H:%M:%fZ', expires_at / 1000.0, 'unixepoch') AS expires,
        strftime('%Y-%m-%dT%H:%M:%fZ', gone_at / 1000.0, 'unixepoch') AS gone
-     FROM record, (SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) AS now);`,
+     FROM oncekey_record, (SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) AS now);`,
 ]
 
 /** How long one batch, or the opening of the file, waits for other processes to let go of it. */
@@ -63,8 +63,8 @@ const LOG_BYTES_KEPT = 64 * 1024 * 1024
 /** A larger one costs more than it saves: SQLite walks through it at every commit. */
 const CACHE_KIB = 8 * 1024
 
-/** Refuses a file that is not ours before it changes anything in it; then makes or migrates the schema. */
-export function prepareDatabase(db: DatabaseSync, path: string, synchronous: 'full' | 'normal'): void {
+/** Makes or migrates the schema; refuses a newer one before it changes anything. */
+function prepareDatabase(db: DatabaseSync, path: string, synchronous: 'full' | 'normal'): void {
   if (retryWhileBusy(() => versionInOneSnapshot(db, path)) < MIGRATIONS.length) {
     retryWhileBusy(() => db.exec('PRAGMA journal_mode = WAL'))
     retryWhileBusy(() => db.exec('BEGIN IMMEDIATE'))
@@ -86,11 +86,11 @@ export function prepareDatabase(db: DatabaseSync, path: string, synchronous: 'fu
 /** Inside the transaction the version is read again: of fifty processes that open a new file, one migrates it. */
 function migrate(db: DatabaseSync, path: string): void {
   for (const step of MIGRATIONS.slice(versionOf(db, path))) db.exec(step)
-  db.exec(`PRAGMA application_id = ${APPLICATION_ID}`)
-  db.exec(`PRAGMA user_version = ${MIGRATIONS.length}`)
+  db.exec('CREATE TABLE IF NOT EXISTS oncekey_schema (version INTEGER NOT NULL) STRICT')
+  db.exec(`DELETE FROM oncekey_schema; INSERT INTO oncekey_schema VALUES (${MIGRATIONS.length})`)
 }
 
-/** Between two reads without a transaction, another process could make the schema, and the file would look foreign. */
+/** Between two reads without a transaction, another process could make the schema. */
 function versionInOneSnapshot(db: DatabaseSync, path: string): number {
   db.exec('BEGIN')
   try {
@@ -101,16 +101,8 @@ function versionInOneSnapshot(db: DatabaseSync, path: string): number {
 }
 
 function versionOf(db: DatabaseSync, path: string): number {
-  const version = numberOf(db, 'PRAGMA user_version')
-  const applicationId = numberOf(db, 'PRAGMA application_id')
-  if (applicationId !== APPLICATION_ID) {
-    if (applicationId === 0 && version === 0 && numberOf(db, 'SELECT count(*) FROM sqlite_schema') === 0) return 0
-    throw new SqliteFault(
-      'store-incompatible',
-      `The SQLite database ${path} belongs to another program (application id ${applicationId}). ` +
-        'It was left as it is; give a path of its own to oncekey.',
-    )
-  }
+  if (numberOf(db, "SELECT count(*) FROM sqlite_schema WHERE name = 'oncekey_schema'") === 0) return 0
+  const version = numberOf(db, 'SELECT version FROM oncekey_schema')
   if (version > MIGRATIONS.length) {
     throw new SqliteFault(
       'store-incompatible',
@@ -144,6 +136,28 @@ export function rollback(db: DatabaseSync): void {
     db.exec('ROLLBACK')
   } catch {
     // SQLite has rolled back already: it does so by itself for a full disk or an I/O error.
+  }
+}
+
+/** Loaded by hand, for loading it prints a warning on some releases of Node; other warnings still come through. */
+export function openDatabase(path: string, synchronous: 'full' | 'normal'): DatabaseSync {
+  const db = new (sqlite().DatabaseSync)(path)
+  try {
+    prepareDatabase(db, path, synchronous)
+    return db
+  } catch (error) {
+    db.close()
+    throw error
+  }
+}
+
+function sqlite(): typeof import('node:sqlite') {
+  const { emitWarning } = process
+  process.emitWarning = () => {}
+  try {
+    return process.getBuiltinModule('node:sqlite')
+  } finally {
+    process.emitWarning = emitWarning
   }
 }
 

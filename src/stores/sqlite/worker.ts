@@ -3,7 +3,7 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import { parentPort, workerData } from 'node:worker_threads'
 import { faultOf, isHandleGood, isOfOneOperation, SqliteFault } from './faults.ts'
 import { MUST_WRITE, Records } from './records.ts'
-import { prepareDatabase, retryWhileBusy, rollback } from './schema.ts'
+import { openDatabase, retryWhileBusy, rollback } from './schema.ts'
 import type { FromWorker, Op, Reply, ToWorker, WorkerSettings } from './wire.ts'
 
 /** How often the file is looked at for commits of other processes, and only while somebody waits for one. */
@@ -132,22 +132,16 @@ class Ledger {
           'that is there now, or makes a new one.',
       )
     }
-    const db = new (sqlite().DatabaseSync)(path)
-    try {
-      prepareDatabase(db, path, synchronous)
-      this.#open = {
-        db,
-        records: new Records(db),
-        begin: db.prepare('BEGIN'),
-        beginImmediate: db.prepare('BEGIN IMMEDIATE'),
-        commit: db.prepare('COMMIT'),
-        inode: inodeOf(path),
-      }
-      return this.#open
-    } catch (error) {
-      db.close()
-      throw error
+    const db = openDatabase(path, synchronous)
+    this.#open = {
+      db,
+      records: new Records(db),
+      begin: db.prepare('BEGIN'),
+      beginImmediate: db.prepare('BEGIN IMMEDIATE'),
+      commit: db.prepare('COMMIT'),
+      inode: inodeOf(path),
     }
+    return this.#open
   }
 }
 
@@ -155,17 +149,6 @@ function inodeOf(path: string): string {
   if (path === ':memory:') return path
   const stats = statSync(path, { throwIfNoEntry: false })
   return stats === undefined ? '' : `${stats.dev}:${stats.ino}`
-}
-
-/** Loaded by hand, for loading it prints a warning on some releases of Node; other warnings still come through. */
-function sqlite(): typeof import('node:sqlite') {
-  const { emitWarning } = process
-  process.emitWarning = () => {}
-  try {
-    return process.getBuiltinModule('node:sqlite')
-  } finally {
-    process.emitWarning = emitWarning
-  }
 }
 
 function serve(port: NonNullable<typeof parentPort>): void {
