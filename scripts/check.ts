@@ -13,6 +13,7 @@ const STEPS: ReadonlyArray<readonly [title: string, program: string, ...args: st
   ['Package: publint', 'publint', '--strict'],
   ['Package: types as others will see them', 'attw', '--pack', '.', '--profile', 'esm-only'],
   ['Package: size of the core', 'node', 'scripts/size.ts'],
+  ['Servers for the tests', 'node', 'scripts/install-servers.ts'],
   ['Tests', 'vitest', 'run', '--reporter=default', '--reporter=json', `--outputFile.json=${REPORT}`],
 ]
 

@@ -114,8 +114,12 @@ export class Engine {
         const nowMs = this.#clock.now()
         if (nowMs - askedMs < this.contract.lease.ms) return this.#own(operation, hold, claim.attempt, askedMs, work)
         // This process was paused for longer than its lease: it may run only if nobody has taken over.
-        const renewed = await this.#access.renew(hold, this.contract.lease.ms).catch(() => false)
-        if (renewed) return this.#own(operation, hold, claim.attempt, nowMs, work)
+        try {
+          const renewed = await this.#access.renew(hold, this.contract.lease.ms)
+          if (renewed) return this.#own(operation, hold, claim.attempt, nowMs, work)
+        } catch (error) {
+          return this.#withoutStore(operation, hold, error, work)
+        }
       } else {
         const { fingerprint, state } = claim
         const mayWait =
@@ -164,7 +168,8 @@ export class Engine {
       )
     } catch (error) {
       if (thrown) throw thrown.error
-      if (error instanceof OncekeyError && error.code === 'config-invalid') throw error
+      // What is not the store's own error came from the database about the user's rows: a constraint that the commit broke.
+      if (!(error instanceof OncekeyError) || error.code === 'config-invalid') throw error
       this.#tell('store-failed', id, undefined, error)
       const detail = done && COMMIT_LOST
       return this.#refuse('store-unavailable', 'refused', id, RETRY_AFTER_STORE_MS, detail)
@@ -223,8 +228,9 @@ export class Engine {
         return this.#refuse('outcome-unknown', 'unknown', hold.id)
       }
       // The hook knows what the earlier owner did: from now on that is the answer, for this request too.
-      await this.#access.settle(hold, this.#settlement(found), lease.untilMs)
-      return this.#replay(hold.id, found)
+      const kept = await this.#access.settle(hold, this.#settlement(found), lease.untilMs)
+      // Somebody else was faster, or the store is away: the record, and not this hook, says what the answer is.
+      return kept ? this.#replay(hold.id, found) : this.#refuse('outcome-unknown', 'unknown', hold.id)
     } catch (error) {
       // Work reports its failures as values; one that throws has told us nothing of its effect.
       lease.stop()

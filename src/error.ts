@@ -14,7 +14,7 @@ export type ErrorCode =
   | RefusalCode
   /** Plain code: the recorded outcome of this operation is that its handler threw. */
   | 'handler-failed'
-  /** Thrown by a handler to say: I did nothing, forget this attempt. The record is released. */
+  /** Thrown by a handler of plain code to say: I did nothing, forget this attempt. Over HTTP, answer 503 or 429. */
   | 'nothing-done'
   /** A contract, option or argument that cannot work; the text names the field. */
   | 'config-invalid'

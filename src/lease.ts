@@ -19,7 +19,7 @@ export class Lease {
   #aborter: AbortController | undefined
   #reason: OncekeyError | undefined
   #asking = false
-  /** On this process's clock, counted from before the store was asked: never later than the store's own end. */
+  /** On this process's clock, counted from before the store was asked: not after the store's own end, unless the machine slept. */
   untilMs: number
 
   constructor(

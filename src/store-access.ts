@@ -67,14 +67,16 @@ export class StoreAccess {
 
   /** When the store cannot be reached in time, the lease lapses and the record becomes unknown. */
   async release(hold: Hold, retryUntilMs: number): Promise<void> {
-    const release = async () => void (await this.#bounded(this.#store.release(hold.id, hold.token)))
+    const release = async () => {
+      const released = await this.#bounded(this.#store.release(hold.id, hold.token))
+      this.#tell(released ? 'released' : 'lease-lost', hold.id)
+    }
     try {
       await release()
     } catch (error) {
       this.#tell('store-failed', hold.id, undefined, error)
       if (!isFinal(error)) this.#retry(retryUntilMs, release)
     }
-    this.#tell('released', hold.id)
   }
 
   /**

@@ -125,7 +125,14 @@ export type Claim =
 export type RecordState =
   | { readonly state: 'running'; readonly fingerprint: string; readonly leaseLeftMs: number }
   | { readonly state: 'unknown'; readonly fingerprint: string; readonly goneInMs: number }
-  | { readonly state: 'settled'; readonly fingerprint: string; readonly outcome: Outcome; readonly answer: Answer }
+  | {
+      readonly state: 'settled'
+      readonly fingerprint: string
+      readonly outcome: Outcome
+      readonly answer: Answer
+      /** How long the answer is still replayed. A copy of it must not live longer. */
+      readonly expiresInMs: number
+    }
   | { readonly state: 'expired'; readonly fingerprint: string; readonly goneInMs: number }
 
 export type StoredRecord = RecordState & {

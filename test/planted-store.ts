@@ -48,6 +48,7 @@ export type Bug =
   | 'a lapsed lease alone takes the record away'
   | 'settle is not fenced'
   | 'release is not fenced'
+  | 'the lifetime left is that of the key'
   | 'release after a takeover forgets the owner of before'
   | 'renew is not fenced'
   | 'settle works on a record that is gone'
@@ -380,7 +381,8 @@ class PlantedStore implements Store {
     if (expired) return { state: 'expired', fingerprint, goneInMs }
     const latest = this.#has('the answer of the last settle is given for all') && this.#shared.lastAnswer
     const answer = this.#has('readers share one buffer') ? settled.answer : this.#kept(latest || settled.answer)
-    return { state: 'settled', fingerprint, outcome: settled.outcome, answer }
+    const expiresInMs = this.#has('the lifetime left is that of the key') ? goneInMs : settled.expiresAt - now
+    return { state: 'settled', fingerprint, outcome: settled.outcome, answer, expiresInMs }
   }
 
   #record(row: Row): StoredRecord {

@@ -19,6 +19,7 @@ const LAYERS: Readonly<Record<string, readonly string[]>> = {
   stores: ['core'],
   http: ['http', 'core', 'contracts', 'operation'],
   adapters: ['http', 'core'],
+  cli: ['cli', 'core', 'stores'],
   testing: ['testing', 'core', 'contracts', 'operation', 'stores'],
 }
 

@@ -29,7 +29,7 @@ export async function startService({ port, data, leaseMs }: DemoOptions): Promis
     '/charges',
     idempotency({
       store,
-      principal: (request) => request.get('authorization') ?? 'anonymous',
+      principal: (request) => request.get('x-account') ?? 'demo',
       contract: defineContract(ietf, { name: 'demo', lease: { ms: leaseMs } }),
     }),
     async (request, response) => {

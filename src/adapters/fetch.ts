@@ -31,6 +31,7 @@ export function idempotency(
         return new Response('Internal Server Error', { status: 500 })
       }
     }
-    return protectFetch(protection, { request: incoming, incoming, facts, proceed })
+    const rebuilt = (request: Request) => request
+    return protectFetch(protection, { request: incoming, incoming, facts, rebuilt, proceed })
   }
 }

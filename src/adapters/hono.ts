@@ -1,7 +1,7 @@
 import type { Context, MiddlewareHandler } from 'hono'
 import type { Run } from '../execution.ts'
 import { protectFetch } from '../http/fetch.ts'
-import { type IdempotencyOptions, Protection } from '../http/protection.ts'
+import { bodyIsGone, type IdempotencyOptions, Protection } from '../http/protection.ts'
 
 export type { IdempotencyOptions }
 
@@ -32,13 +32,20 @@ export function idempotency(options: IdempotencyOptions<Context>): MiddlewareHan
       await next()
       return context.res
     }
-    // A middleware that has read the body left it in Hono's own cache.
-    const { raw } = context.req
-    const incoming = raw.bodyUsed
-      ? new Request(raw.url, { method: raw.method, headers: raw.headers, body: await context.req.arrayBuffer() })
-      : raw
-    const response = await protectFetch(protection, { request: context, incoming, facts, proceed })
+    const rebuilt = (incoming: Request) => {
+      context.req.raw = incoming
+      return context
+    }
+    const incoming = context.req.raw.bodyUsed ? await fromCache(context) : context.req.raw
+    const response = await protectFetch(protection, { request: context, incoming, facts, rebuilt, proceed })
     if (context.finalized && response !== context.res) context.res = undefined
     context.res = response
   }
+}
+
+/** A middleware that has read the body left it in Hono's own cache; a form would come back with another boundary. */
+async function fromCache({ req }: Context): Promise<Request> {
+  const { url, method, headers } = req.raw
+  if (Object.keys(req.bodyCache).every((kind) => kind === 'formData' || kind === 'parsedBody')) throw bodyIsGone()
+  return new Request(url, { method, headers, body: await req.arrayBuffer() })
 }

@@ -19,9 +19,10 @@ export function idempotency(
       route: target.split('?', 1)[0] ?? target,
       keys: headerValues(request, header),
     }
-    const proceed = () => {
+    // A listener that fails before it has answered is answered for, and the 500 is what a retry will get.
+    const proceed = async () => {
       try {
-        listener(request, response)
+        await listener(request, response)
       } catch (error) {
         fail(response, error)
       }

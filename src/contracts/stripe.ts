@@ -9,8 +9,6 @@ export const stripe: Contract = defineContract(ietf, {
   key: { absent: 'bypass' },
   // A key belongs to the account: reusing it on another route is a conflict, not a new operation.
   scope: [],
-  // Every answer of a handler that began to run is kept, 500 too; only the rate limiter's is not.
-  answers: { keep: ['2xx', '3xx', '4xx', 500, 501, 505], release: [408, 425, 429, 503], unknown: ['5xx'] },
   headers: { echoKey: true },
   errors: {
     shape: 'nested',

@@ -62,7 +62,7 @@ export class FetchCapture {
         return { kind: 'broken' }
       }
       if (this.#cancelled) return { kind: 'broken' }
-      if (this.#out) this.#ended.promise.then(() => this.#out?.close())
+      if (this.#out) this.#ended.promise.then(() => this.#cancelled || this.#out?.close())
     }
     const kept = this.#overflown ? null : concat(this.#chunks, this.#bytes)
     return { kind: 'answered', answer: { status, headers: this.#keptHeaders(), body: kept } }

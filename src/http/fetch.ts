@@ -13,6 +13,8 @@ export interface FetchExchange<Req> {
   readonly request: Req
   readonly incoming: Request
   readonly facts: RequestFacts
+  /** The framework's request once more, with its body unread, for a resolver that looks into it. */
+  readonly rebuilt: (incoming: Request) => Req
   /** Runs the handler on this request; `run` is `undefined` when the request is not covered. */
   readonly proceed: (incoming: Request, run: Run | undefined) => Promise<Response>
 }
@@ -29,7 +31,8 @@ export async function protectFetch<Req>(protection: Protection<Req>, exchange: F
 
   const bytes = await readBody(incoming, contract.limits.requestBytesMax)
   if (bytes === 'too-large') return refuse(protection, refusal('body-too-large'))
-  const payload = protection.payload(request) ?? toPayload(bytes, incoming)
+  const given = protection.payload(() => exchange.rebuilt(bytes ? withBody(incoming, bytes) : incoming))
+  const payload = given ? await given : toPayload(bytes, incoming)
   if (bytes) incoming = withBody(incoming, bytes)
   const operation = await protection.operation(request, facts, key, payload)
 

@@ -16,7 +16,9 @@ export function readNodeBody(incoming: IncomingMessage, bytesMax: number): Promi
     }
     const onGone = (error?: Error) => {
       stop()
-      reject(error ?? new Error('The client went away before it had sent the whole request.'))
+      const gone = error ?? new Error('The client went away before it had sent the whole request.')
+      // No failure of the server, for those who count them.
+      reject(Object.assign(gone, { status: 400, statusCode: 400 }))
     }
     const onReadable = () => {
       // Never read past the last byte: that would let the stream emit its end, after which nothing can be put back.

@@ -50,7 +50,7 @@ export class NodeCapture {
     res.write = captureWrite
     res.end = captureEnd
     res.flushHeaders = captureFlushHeaders
-    onClosed(incoming, res, this)
+    onClosed(incoming, this)
   }
 
   /** Adds a header to an answer that has not gone out yet; one that is streaming cannot be marked any more. */
@@ -74,17 +74,26 @@ export class NodeCapture {
   }
 
   /**
-   * While an answer is held, Node's own marks say that it was sent and ended: so `headersSent`, `writableEnded`,
-   * `finished`, a late header, a late write and a second end are all what they are without us.
+   * While an answer is held it looks sent and ended: so `headersSent`, `writableEnded`, a late header, a late write and
+   * a second end are all what they are without us. Not `finished`: by that mark `server.close()` tells idle connections
+   * from those that still owe an answer.
    */
   #pretend(held: boolean): void {
-    const res = this.#response as unknown as { _header: string | null; finished: boolean }
-    if (held) {
-      if (res._header === null) res._header = HELD
-      res.finished = this.#mode === 'held'
-    } else {
-      if (res._header === HELD) res._header = null
-      res.finished = false
+    const res = this.#response as unknown as { _header: string | null }
+    if (held && res._header === null) res._header = HELD
+    if (!held && res._header === HELD) res._header = null
+    if (held && this.#mode === 'held') Object.defineProperty(res, 'writableEnded', ENDED)
+  }
+
+  /** Node's own answer to a write or an end after the end. */
+  #afterEnd(method: 'write' | 'end', args: unknown[]): unknown {
+    const res = this.#response as { finished: boolean }
+    const before = res.finished
+    res.finished = true
+    try {
+      return Reflect.apply(this.#methods[method], res, args)
+    } finally {
+      res.finished = before
     }
   }
 
@@ -124,6 +133,7 @@ export class NodeCapture {
       if (callback) process.nextTick(callback as () => void)
       return true
     }
+    if (this.#mode === 'held') return this.#afterEnd('write', args) as boolean
     if (this.#mode === 'gathering') this.#passHead('streaming')
     const goesOn = Reflect.apply(this.#methods.write, this.#response, args)
     // After Node has taken it: what Node refuses was not written.
@@ -132,9 +142,8 @@ export class NodeCapture {
   }
 
   end(args: unknown[]): ServerResponse {
-    if (this.#mode === 'sent' || this.#mode === 'held') {
-      return Reflect.apply(this.#methods.end, this.#response, args)
-    }
+    if (this.#mode === 'held') return this.#afterEnd('end', args) as ServerResponse
+    if (this.#mode === 'sent') return Reflect.apply(this.#methods.end, this.#response, args)
     checkStatus(this.#response.statusCode)
     if (typeof args[0] !== 'function') {
       checkChunk(args[0])
@@ -160,14 +169,22 @@ export class NodeCapture {
   }
 
   /**
-   * A client that hangs up while the handler still works changes nothing: the answer is recorded when it comes. A
-   * handler that destroyed the connection, or wrote to the socket by hand, will never end this response.
+   * A client that hangs up while the handler still works changes nothing: the answer is recorded when it comes. Only a
+   * connection that ended without the client's doing, and without an error, was destroyed by the handler itself. One
+   * that the handler took for itself and the client then closed looks the same as the first: that is safe, and lasts
+   * until `lease.handlerMsMax`, unless bytes went out that are not ours.
    */
   #clientWentAway(): boolean {
     const { socket } = this.#incoming
     const { code } = (socket.errored ?? {}) as NodeJS.ErrnoException
-    const hungUp = socket.readableEnded || code === 'ECONNRESET' || code === 'EPIPE'
-    return hungUp && socket.bytesWritten === this.#socketBytes
+    if (code !== undefined && code !== 'ERR_STREAM_PREMATURE_CLOSE') return true
+    return socket.readableEnded && !this.#hijacked(socket)
+  }
+
+  /** A pipelined neighbour, an early hint or Node's own error page write to the socket, too: those prove nothing. */
+  #hijacked(socket: IncomingMessage['socket']): boolean {
+    const isAlone = (socket as WatchedSocket)[OPEN]?.size === 1
+    return isAlone && socket.bytesWritten > this.#socketBytes && !(this.#response as { _sent100?: boolean })._sent100
   }
 
   /** From here on Node's own methods do the work. */
@@ -259,16 +276,12 @@ function captureEnd(this: ServerResponse, ...args: unknown[]): ServerResponse {
 function captureFlushHeaders(this: ServerResponse): void {
   capture(this).flushHeaders()
 }
-function captureClose(this: ServerResponse): void {
-  capture(this).close()
-}
 
 /**
  * Tells the capture when its connection ends before its answer does. A connection serves many requests, so it is
- * watched once, and each request only enters its name. HTTP/2 has a stream for each request, and no socket to watch.
+ * watched once, and each request only enters its name.
  */
-function onClosed(incoming: IncomingMessage, response: ServerResponse, entering: NodeCapture): void {
-  if (incoming.httpVersionMajor > 1) return void response.on('close', captureClose)
+function onClosed(incoming: IncomingMessage, entering: NodeCapture): void {
   const socket = incoming.socket as WatchedSocket
   const open = socket[OPEN]
   if (open) return void open.add(entering)
@@ -288,6 +301,7 @@ const OPEN: unique symbol = Symbol('oncekey.open')
 type WatchedSocket = IncomingMessage['socket'] & { [OPEN]?: Set<NodeCapture> }
 
 const HELD = 'held'
+const ENDED: PropertyDescriptor = { configurable: true, value: true }
 
 /** What Node would throw in end() or writeHead(), thrown there and not when the answer goes out. */
 function checkStatus(status: number): void {

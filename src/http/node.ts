@@ -1,4 +1,4 @@
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import { type IncomingMessage, ServerResponse } from 'node:http'
 import { OncekeyError } from '../error.ts'
 import type { Operation, Result, Run } from '../execution.ts'
 import type { Payload } from '../operation/fingerprint.ts'
@@ -9,7 +9,7 @@ import { isPromise } from '../store-access.ts'
 import { hasNoBody } from './bytes.ts'
 import { announcesBody, readNodeBody } from './node-body.ts'
 import { NodeCapture } from './node-capture.ts'
-import { isRefusal, type Protection, type RequestFacts } from './protection.ts'
+import { bodyIsGone, isRefusal, type Protection, type RequestFacts } from './protection.ts'
 import { renderRefusal } from './refusals.ts'
 
 /** One request on its way through a Node framework, in the terms that all of them share. */
@@ -35,11 +35,12 @@ export function protectNode<Req>(protection: Protection<Req>, exchange: NodeExch
   const { request, incoming, facts, proceed } = exchange
   // An outer layer already holds this request's operation.
   if (!protection.covers(facts.method) || currentRun(incoming)) return proceed()
+  if (incoming.httpVersionMajor > 1) return fail(http2NotSupported())
   try {
     const key = protection.key(request, facts)
     if (key === undefined) return proceed()
     if (isRefusal(key)) return refuse(protection, exchange, key)
-    const payload = protection.payload(request) ?? bodyPayload(protection, exchange)
+    const payload = protection.payload(() => request) ?? bodyPayload(protection, exchange)
     // Step by step without a promise, where nothing has to be waited for.
     const operation = when(payload, (known) => known && protection.operation(request, facts, key, known))
     const end = when(operation, (known) => {
@@ -113,6 +114,8 @@ function bodyPayload<Req>(
   const contentType = incoming.headers['content-type'] ?? ''
   if (incoming.readableDidRead) {
     if (parsedBody instanceof Uint8Array) return { kind: 'bytes', bytes: parsedBody, contentType }
+    // Such parsers leave the fields here and the files elsewhere: two uploads would look the same.
+    if (/^multipart\//i.test(contentType)) throw bodyIsGone()
     if (parsedBody !== undefined) return { kind: 'value', value: parsedBody }
     throw bodyIsGone()
   }
@@ -123,10 +126,10 @@ function bodyPayload<Req>(
   })
 }
 
-function bodyIsGone(): OncekeyError {
+function http2NotSupported(): OncekeyError {
   return new OncekeyError(
     'config-invalid',
-    'The request body was read before idempotency() saw it, and nothing of it was left to compare, so the request was not run. Put idempotency() before that middleware, or pass payload: (request) => what the operation is about.',
+    'This request came over HTTP/2, whose responses cannot be captured yet, so it was not run. Let a proxy speak HTTP/2 to the world and HTTP/1.1 to this service.',
   )
 }
 
@@ -139,10 +142,22 @@ function replay<Req>({ contract }: Protection<Req>, exchange: NodeExchange<Req>,
   for (const [name, value] of headers) head.push(name, value)
   head.push(contract.headers.replayed, 'true')
   if (!hasNoBody(status) && response.req.method !== 'HEAD') head.push('Content-Length', String(bytes.length))
-  response.writeHead(status, head)
+  if (response.writeHead === ServerResponse.prototype.writeHead) response.writeHead(status, head)
+  else setHead(response, status, head)
   // Latin 1 is the same bytes, and Node sends a string together with the head, in one write.
   if (bytes.length <= TEXT_BYTES_MAX) response.end(bytes.toString('latin1'), 'latin1')
   else response.end(bytes)
+}
+
+/** The plainest way, for a response that other middleware has laid its hands on: not all of it knows a flat list. */
+function setHead(response: ServerResponse, status: number, head: readonly string[]): void {
+  const values = new Map<string, string[]>()
+  for (let i = 0; i < head.length; i += 2) {
+    const name = head[i] ?? ''
+    values.set(name, [...(values.get(name) ?? []), head[i + 1] ?? ''])
+  }
+  for (const [name, all] of values) response.setHeader(name, all.length === 1 ? (all[0] ?? '') : all)
+  response.statusCode = status
 }
 
 const EMPTY = Buffer.alloc(0)

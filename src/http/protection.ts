@@ -3,19 +3,21 @@ import { type Contract, headerFilter } from '../contract.ts'
 import { ietf } from '../contracts/ietf.ts'
 import { Engine } from '../engine.ts'
 import { OncekeyError } from '../error.ts'
-import type { Operation, Reconcile } from '../execution.ts'
+import type { Operation, Reconcile, Run } from '../execution.ts'
 import { fingerprint, type Payload } from '../operation/fingerprint.ts'
 import { type KeyInput, parseKey } from '../operation/key.ts'
 import { operationId } from '../operation/scope.ts'
 import { type Refusal, refusal } from '../refusal.ts'
 import type { Awaitable, Labels, Store } from '../store.ts'
+import { isPromise } from '../store-access.ts'
 
 /** What every adapter takes. `Req` is the request as that framework gives it. */
 export interface IdempotencyOptions<Req> {
   readonly store: Store
   /**
    * Who is asking, as your authentication knows it: equal keys of different principals never meet. Mandatory, because
-   * without it one user gets another's answer. Write `public` if all callers really share one namespace.
+   * without it one user gets another's answer. Give a stable id: a token that is refreshed between two attempts makes
+   * the retry another operation. Write `public` if all callers really share one namespace.
    */
   readonly principal: 'public' | ((request: Req) => Awaitable<string | undefined>)
   /** Default: `ietf`. */
@@ -23,7 +25,7 @@ export interface IdempotencyOptions<Req> {
   /** Where the key comes from, if not from the contract's header. */
   readonly key?: (request: Req) => string | undefined
   /** What the operation is about, if not the whole body: for example after fields were stripped. */
-  readonly payload?: (request: Req) => unknown
+  readonly payload?: (request: Req) => Awaitable<unknown>
   /** The route template, if the framework does not tell it. */
   readonly route?: (request: Req) => string
   /** Keep key, principal, method and route with the record, readable for operators. Default: nothing of the request is kept. */
@@ -58,11 +60,22 @@ export class Protection<Req> {
     checkOptions(options)
     this.#options = options
     this.contract = options.contract ?? ietf
-    this.engine = new Engine({ ...options, contract: this.contract })
     this.keepsHeader = headerFilter(this.contract)
+    const { reconcile } = options
+    this.engine = new Engine({
+      ...options,
+      contract: this.contract,
+      ...(reconcile && { reconcile: async (run: Run) => this.#withKeptHeaders(await reconcile(run)) }),
+    })
     this.#methods = new Set(this.contract.methods)
     this.#scopesMethod = this.contract.scope.includes('method')
     this.#scopesRoute = this.contract.scope.includes('route')
+  }
+
+  /** What the hook found is an answer like any other: the same headers of it are kept. */
+  #withKeptHeaders(found: Awaited<ReturnType<Reconcile>>): Awaited<ReturnType<Reconcile>> {
+    if (typeof found === 'string') return found
+    return { ...found, headers: found.headers.filter(([name]) => this.keepsHeader(name)) }
   }
 
   /** Everything else passes untouched. */
@@ -84,8 +97,10 @@ export class Protection<Req> {
   }
 
   /** `undefined`: hash the body. */
-  payload(request: Req): Payload | undefined {
-    return this.#options.payload && { kind: 'value', value: this.#options.payload(request) }
+  payload(request: () => Req): Awaitable<Payload> | undefined {
+    if (!this.#options.payload) return undefined
+    const given = this.#options.payload(request())
+    return isPromise(given) ? given.then((value) => ({ kind: 'value', value })) : { kind: 'value', value: given }
   }
 
   operation(request: Req, facts: RequestFacts, key: ClientKey, payload: Payload): Awaitable<Operation> {
@@ -94,7 +109,7 @@ export class Protection<Req> {
     const who = principal(request)
     // The kind of principal is part of the scope: a user who is called "public" is not everybody.
     const withName = (name: string | undefined) => this.#operation(request, facts, key, payload, 'principal', name)
-    return typeof who === 'object' ? who.then(withName) : withName(who)
+    return isPromise(who) ? who.then(withName) : withName(who)
   }
 
   #operation(
@@ -105,7 +120,7 @@ export class Protection<Req> {
     kind: string,
     who: string | undefined,
   ): Operation {
-    if (typeof who !== 'string' || who === '') throw noPrincipal()
+    if (typeof who !== 'string' || who === '') throw noPrincipal(who)
     const where = this.#options.route ? this.#options.route(request) : route
     const print = fingerprint({ method, target, payload })
     const name = key ?? print
@@ -158,9 +173,19 @@ const OPTIONS: ReadonlySet<string> = new Set<keyof IdempotencyOptions<unknown>>(
   'clock',
 ])
 
-function noPrincipal(): OncekeyError {
+/** 401, where a framework looks for it: a request that nobody is behind is no failure of the server. */
+function noPrincipal(given: unknown): OncekeyError {
+  const what = given === undefined || given === null || given === '' ? 'nothing' : `a ${typeof given}`
+  const error = new OncekeyError(
+    'config-invalid',
+    `The principal resolver gave ${what} for this request, so its key belongs to nobody and it was not run. Put authentication before idempotency(), and return a string, also for callers without a name.`,
+  )
+  return Object.assign(error, { status: 401, statusCode: 401 })
+}
+
+export function bodyIsGone(): OncekeyError {
   return new OncekeyError(
     'config-invalid',
-    'The principal resolver gave nothing for this request, so its key belongs to nobody and it was not run. Put authentication before idempotency(), or return a name for callers without one.',
+    'The request body was read before idempotency() saw it, and nothing of it was left to compare, so the request was not run. Put idempotency() before that middleware, or pass payload: (request) => what the operation is about.',
   )
 }

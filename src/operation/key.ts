@@ -1,3 +1,4 @@
+import { OncekeyError } from '../error.ts'
 import { trimOws } from './ows.ts'
 
 /** The header's value as it came, or all its values when it came more than once. */
@@ -19,7 +20,9 @@ export type ParsedKey =
  */
 export function parseKey(input: KeyInput, lengthMax: number): ParsedKey {
   if (typeof input === 'string') return parseValue(input, lengthMax)
-  if (input === undefined || input.length === 0) return ABSENT
+  if (input === undefined || input === null) return ABSENT
+  if (!Array.isArray(input)) throw notText(input)
+  if (input.length === 0) return ABSENT
   if (input.length > 1) return SENT_TWICE
   return parseValue(input[0] ?? '', lengthMax)
 }
@@ -100,6 +103,14 @@ function firstInvisible(value: string): ParsedKey | undefined {
 function tooLong(lengthMax: number): ParsedKey {
   return invalid(
     `The idempotency key is longer than ${lengthMax} characters. Send a shorter one; a UUID is 36 characters long.`,
+  )
+}
+
+/** From a resolver of the user's own: to take it for no key at all would switch the protection off in silence. */
+function notText(input: unknown): OncekeyError {
+  return new OncekeyError(
+    'config-invalid',
+    `The key must be a string, but is a ${typeof input}; convert it with String().`,
   )
 }
 

@@ -3,7 +3,7 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { describe, expect, it } from 'vitest'
 import { OncekeyError } from '../error.ts'
-import type { Claim, ClaimRequest, Settlement, Store } from '../store.ts'
+import type { Claim, ClaimRequest, Settlement, Store, StoredRecord } from '../store.ts'
 import { storeSuite } from '../testing/store-suite.ts'
 import type { MemoryStoreOptions } from './memory.ts'
 import { memoryStore } from './memory.ts'
@@ -282,7 +282,9 @@ function bench(options: MemoryStoreOptions = {}) {
       claim(id)
       store.settle(id, 'owner', settlement())
     },
-    has: (id: string) => store.read(id) !== undefined,
+    // Not by `read`, which counts as a use.
+    has: (id: string) =>
+      (store.list({ limit: Number.MAX_SAFE_INTEGER }) as readonly StoredRecord[]).some((record) => record.id === id),
     elapse(ms: number) {
       now += ms
     },

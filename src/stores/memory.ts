@@ -113,6 +113,7 @@ class MemoryStore implements Store {
     this.#assertOpen()
     const now = this.#clock.now()
     const row = this.#live(id, now)
+    if (row?.answered !== undefined) append(this.#uses, row.answered)
     return row?.record(now)
   }
 

@@ -16,6 +16,7 @@ import type {
 } from '../store.ts'
 import { Channel } from './sqlite/channel.ts'
 import { fromText, idOfKey } from './sqlite/encoding.ts'
+import { MIGRATIONS } from './sqlite/schema.ts'
 import { Transactions } from './sqlite/transactions.ts'
 import { Waiters } from './sqlite/waiters.ts'
 import type { ClaimFields, Op, Reply, Row, SettleFields, Stamp } from './sqlite/wire.ts'
@@ -236,7 +237,8 @@ function stateOf(row: Row): RecordState {
   if (expiresAt === null || now >= expiresAt || status === null || headers === null) {
     return { state: 'expired', fingerprint, goneInMs: goneAt - now }
   }
-  return { state: 'settled', fingerprint, outcome, answer: { status, headers: JSON.parse(headers), body } }
+  const answer = { status, headers: JSON.parse(headers), body }
+  return { state: 'settled', fingerprint, outcome, answer, expiresInMs: expiresAt - now }
 }
 
 function isEmpty(labels: Labels): boolean {
@@ -265,4 +267,13 @@ function assertLease(leaseMs: number): void {
 function assertDuration(field: string, valueMs: number): void {
   if (valueMs >= 0 && valueMs < Number.POSITIVE_INFINITY) return
   throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
+}
+
+/** The SQL that makes the tables, in order. The names are fixed: they stand beside the application's own. */
+export function sqliteMigrations(table?: string): readonly string[] {
+  if (table === undefined) return MIGRATIONS
+  throw new OncekeyError(
+    'config-invalid',
+    'The tables of the SQLite store are called oncekey_…, and have no other name.',
+  )
 }

@@ -32,6 +32,7 @@ const CAUGHT_BY: Record<Bug, string> = {
   'settle is not fenced': 'X1: settle with another token changes nothing',
   'release after a takeover forgets the owner of before':
     'X2: a taker that releases leaves the record unknown: the owner of before may have acted',
+  'the lifetime left is that of the key': 'a settled record says how long its answer is still replayed',
   'release is not fenced': 'X1: release with another token changes nothing',
   'renew is not fenced': 'X1: renew with another token changes nothing',
   'settle works on a record that is gone': 'X1: a record that is gone is lost to its owner',

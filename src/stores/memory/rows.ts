@@ -64,7 +64,8 @@ export class Row extends Link {
       return { state: 'unknown', fingerprint, goneInMs: this.goneAt - now }
     }
     if (now >= answered.expiresAt) return { state: 'expired', fingerprint, goneInMs: this.goneAt - now }
-    return { state: 'settled', fingerprint, outcome: answered.outcome, answer: answered.answer() }
+    const { outcome, expiresAt } = answered
+    return { state: 'settled', fingerprint, outcome, answer: answered.answer(), expiresInMs: expiresAt - now }
   }
 
   record(now: number): StoredRecord {

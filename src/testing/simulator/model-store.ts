@@ -136,8 +136,10 @@ export class ModelStore implements Store {
   protected state(row: ModelRow): RecordState {
     const now = this.clock.now()
     const { fingerprint, settlement } = row
-    if (settlement && now < (row.expiresAt ?? 0)) {
-      return { state: 'settled', fingerprint, outcome: settlement.outcome, answer: settlement.answer }
+    const expiresInMs = (row.expiresAt ?? 0) - now
+    if (settlement && expiresInMs > 0) {
+      const { outcome, answer } = settlement
+      return { state: 'settled', fingerprint, outcome, answer, expiresInMs }
     }
     if (settlement) return { state: 'expired', fingerprint, goneInMs: row.goneAt - now }
     if (now < row.leaseUntil) return { state: 'running', fingerprint, leaseLeftMs: row.leaseUntil - now }

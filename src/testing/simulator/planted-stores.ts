@@ -105,7 +105,7 @@ class Immortal extends ModelStore {
   protected override state(row: ModelRow): RecordState {
     if (!row.settlement) return super.state(row)
     const { outcome, answer } = row.settlement
-    return { state: 'settled', fingerprint: row.fingerprint, outcome, answer }
+    return { state: 'settled', fingerprint: row.fingerprint, outcome, answer, expiresInMs: 1 }
   }
 
   protected override live(id: string): ModelRow | undefined {

@@ -58,6 +58,16 @@ export const expiryCases: readonly StoreCase[] = chapter('expiry', {
     await bench.isAbsent()
   },
 
+  'a settled record says how long its answer is still replayed': async (bench) => {
+    await bench.claimed()
+    await bench.settled({ ttlMs: 4 * bench.tickMs, expiredTtlMs: 40 * bench.tickMs })
+    await bench.elapse(1)
+    const { expiresInMs } = await bench.isIn('settled')
+    assert.ok(expiresInMs > 0 && expiresInMs <= 3 * bench.tickMs, `${expiresInMs} ms left`)
+    const claim = await bench.claim({ token: 'second' })
+    assert.ok(claim.state === 'settled' && claim.expiresInMs > 0 && claim.expiresInMs <= 3 * bench.tickMs)
+  },
+
   'an answer that is kept for 0 ms is gone at once': async (bench) => {
     await bench.claimed()
     await bench.settled({ ttlMs: 0, expiredTtlMs: 0 })

@@ -1,0 +1,53 @@
+import { OncekeyError } from '../../error.ts'
+import type { ClaimRequest, Settlement } from '../../store.ts'
+import { bytesOf } from './encoding.ts'
+
+/** What the columns hold. A server that is not in strict mode would cut longer values off, and mix two records up. */
+export const TEXT_BYTES_MAX = 1_024
+const STATUS_MAX = 2 ** 31 - 1
+const LABELS_BYTES_MAX = 64 * 1_024
+/** Beyond this JavaScript cannot hold the statement. */
+const BODY_BYTES_MAX = 128 * 1_024 * 1_024
+
+export function assertClaim(request: ClaimRequest): void {
+  const { id, token, fingerprint, leaseMs, unknownTtlMs, labels } = request
+  if (!(leaseMs > 0 && leaseMs < Number.POSITIVE_INFINITY)) {
+    throw new OncekeyError(
+      'config-invalid',
+      `leaseMs is ${leaseMs}; a claim needs a lease of more than 0 ms, or nothing would protect the running operation.`,
+    )
+  }
+  assertDuration('unknownTtlMs', unknownTtlMs)
+  assertBytes('id', bytesOf(id), TEXT_BYTES_MAX)
+  assertBytes('token', bytesOf(token), TEXT_BYTES_MAX)
+  assertBytes('fingerprint', bytesOf(fingerprint), TEXT_BYTES_MAX)
+  if (labels !== undefined) assertBytes('labels', Buffer.byteLength(JSON.stringify(labels)), LABELS_BYTES_MAX)
+}
+
+export function assertSettlement({ ttlMs, expiredTtlMs, answer }: Settlement): void {
+  assertDuration('ttlMs', ttlMs)
+  assertDuration('expiredTtlMs', expiredTtlMs)
+  if (!Number.isSafeInteger(answer.status) || Math.abs(answer.status) > STATUS_MAX) {
+    throw new OncekeyError('config-invalid', `status is ${answer.status}; it must be a whole number, as of HTTP.`)
+  }
+  const bytes = answer.body?.length ?? 0
+  if (bytes <= BODY_BYTES_MAX) return
+  throw new OncekeyError(
+    'body-too-large',
+    `The body has ${bytes} bytes; the MySQL store keeps ${BODY_BYTES_MAX} at most. Nothing was recorded; keep large ` +
+      'results elsewhere, and answer with where they are.',
+  )
+}
+
+export function assertDuration(field: string, valueMs: number): void {
+  if (valueMs >= 0 && valueMs < Number.POSITIVE_INFINITY) return
+  throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
+}
+
+function assertBytes(field: string, bytes: number, bytesMax: number): void {
+  if (bytes <= bytesMax) return
+  throw new OncekeyError(
+    'config-invalid',
+    `${field} has ${bytes} bytes; the MySQL store keeps ${bytesMax} at most. Nothing was recorded.`,
+  )
+}

@@ -1,0 +1,328 @@
+import { randomBytes } from 'node:crypto'
+import { systemClock } from '../../clock.ts'
+import { OncekeyError } from '../../error.ts'
+import type { Claim, ClaimRequest, RecordState, Settlement } from '../../store.ts'
+import { blob, fromText, hex, hexOf, json, list, micros } from './encoding.ts'
+import { errorNumber, isOfOneOperation, isRecoverable, LOCK_TIMEOUT, toOncekeyError } from './faults.ts'
+import { claimed, idOf } from './rows.ts'
+import type { Row, Session } from './sessions.ts'
+import type { SettleValues } from './statements.ts'
+import {
+  claimSql,
+  giveUpSql,
+  insertSql,
+  NOW,
+  recordsSql,
+  releaseSql,
+  renewSql,
+  settledSql,
+  settleManySql,
+  settleSql,
+} from './statements.ts'
+
+export interface SettleOp {
+  readonly verb: 'settle'
+  readonly id: string
+  readonly token: string
+  readonly settlement: Settlement
+}
+
+export type WriteOp =
+  | SettleOp
+  | { readonly verb: 'release'; readonly id: string; readonly token: string }
+  | { readonly verb: 'renew'; readonly id: string; readonly token: string; readonly leaseMs: number }
+
+/** An operation that alone was at fault has its error for a reply; its batch mates have theirs. */
+export type Reply<T> = T | OncekeyError
+
+/** Rounds of one batch: every round but the first is for those that lost a race, or stand behind one of the same id. */
+const ROUNDS_MAX = 1_000
+/** After a deadlock or the like the statement has changed nothing, and is sent again. */
+const RETRIES_MAX = 10
+/** A batch that met so many goes on one by one: a statement of one row has nothing to cross. */
+const BATCH_RETRIES_MAX = 3
+const RETRY_MS_MAX = 50
+/** A statement carries no further answer beyond this; a larger one goes in a statement of its own. */
+const STATEMENT_BYTES_MAX = 1_024 * 1_024
+
+/** The verbs as statements. */
+export class Records {
+  readonly #table: string
+  /** The server's own bound for a statement, as it was when the table was looked at. */
+  packetBytesMax: number = Number.POSITIVE_INFINITY
+
+  constructor(table: string) {
+    this.#table = table
+  }
+
+  async claim(session: Session, requests: readonly ClaimRequest[]): Promise<Reply<Claim>[]> {
+    const replies: Reply<Claim>[] = []
+    let left = requests.map((request, place) => ({ request, place }))
+    for (let round = 0; left.length > 0; round++) {
+      if (round === ROUNDS_MAX) throw contested()
+      const later: typeof left = []
+      for (const group of this.#groupsOf(left, ({ request }) => claimBytes(request))) {
+        const requests = group.map(({ request }) => request)
+        const claims = await this.#claimTogether(session, requests)
+        for (const [index, entry] of group.entries()) {
+          const claim = claims[index]
+          if (claim === undefined) later.push(entry)
+          else replies[entry.place] = claim
+        }
+      }
+      left = later
+    }
+    return replies
+  }
+
+  async #claimTogether(session: Session, requests: readonly ClaimRequest[]): Promise<Array<Reply<Claim> | undefined>> {
+    try {
+      return await retried(() => this.claimOnce(session, requests, 'briefly'), retriesMax(requests))
+    } catch (error) {
+      const isHeld = errorNumber(error) === LOCK_TIMEOUT
+      if (!isHeld && !isRecoverable(error) && !isOfOneOperation(error)) throw error
+      const [request] = requests
+      if (requests.length === 1 && request !== undefined) {
+        return [isHeld ? heldByTransaction(request) : toOncekeyError(error, true)]
+      }
+      const alone: Array<Reply<Claim> | undefined> = []
+      for (const each of requests) alone.push(...(await this.#claimTogether(session, [each])))
+      return alone
+    }
+  }
+
+  /**
+   * One statement when all of them are new; a second one reads those that are not. What it reads can be newer than what
+   * the first one decided on, so a record that this claim could have now is `undefined`: the claim is to be asked again.
+   */
+  async claimOnce(
+    session: Session,
+    requests: readonly ClaimRequest[],
+    patience: 'briefly' | 'as-set',
+  ): Promise<Array<Claim | undefined>> {
+    const sent = firstOfEach(requests)
+    const turns = new Map([...sent.values()].map((request) => [request, randomBytes(TURN_BYTES)]))
+    const values = [...turns].map(([request, turn]) => ({
+      id: hex(request.id),
+      token: hex(request.token),
+      fingerprint: hex(request.fingerprint),
+      turn: hexOf(turn),
+      leaseMicros: micros(request.leaseMs),
+      unknownMicros: micros(request.unknownTtlMs),
+      labels: json(request.labels),
+    }))
+    values.sort((a, b) => (a.id < b.id ? -1 : 1))
+    const mayTakeOver = list([...turns.keys()].filter(({ takeover }) => takeover).map(({ id }) => id))
+    const sql = (patience === 'briefly' ? claimSql : insertSql)(this.#table, values, mayTakeOver)
+    const { mark } = await session.write(sql)
+    const isAllNew = mark === 0
+    const seen = requests.filter((request) => !isAllNew || !turns.has(request)).map(({ id }) => id)
+    const rows = await this.#rowsOf(session, seen)
+    return requests.map((request) => {
+      const turn = turns.get(request)
+      if (isAllNew && turn !== undefined) return { state: 'acquired', attempt: 1 }
+      return claimed(rows.get(request.id), request, turn)
+    })
+  }
+
+  /** Each by the id that the record itself carries. */
+  async #rowsOf(session: Session, ids: readonly string[]): Promise<ReadonlyMap<string, Row>> {
+    if (ids.length === 0) return new Map()
+    const rows = await session.rows(recordsSql(this.#table, list(new Set(ids))))
+    return new Map(rows.map((row) => [idOf(row), row]))
+  }
+
+  /** At most one operation of each id goes at a time, in the order in which they came. */
+  async write(session: Session, ops: readonly WriteOp[]): Promise<Reply<boolean>[]> {
+    const replies: Reply<boolean>[] = []
+    let left = ops.map((op, place) => ({ op, place }))
+    for (let round = 0; left.length > 0; round++) {
+      if (round === ROUNDS_MAX) throw contested()
+      const seen = new Set<string>()
+      const later: typeof left = []
+      const settles: Array<{ op: SettleOp; place: number }> = []
+      for (const { op, place } of left) {
+        const isFirst = seen.size < seen.add(op.id).size
+        if (!isFirst) later.push({ op, place })
+        else if (op.verb === 'settle') settles.push({ op, place })
+        else replies[place] = await this.#writeOne(session, op)
+      }
+      for (const group of this.#groupsOf(settles, ({ op }) => settleBytes(op))) {
+        const same = group.map(({ op }) => op)
+        const done = await this.#settleTogether(session, same)
+        for (const [index, entry] of group.entries()) {
+          const reply = done[index]
+          if (reply === undefined) later.push(entry)
+          else replies[entry.place] = reply
+        }
+      }
+      left = later
+    }
+    return replies
+  }
+
+  async #writeOne(session: Session, op: Exclude<WriteOp, SettleOp>): Promise<boolean> {
+    const [id, token] = [hex(op.id), hex(op.token)]
+    if (op.verb === 'renew') {
+      const { mark } = await retried(() => session.write(renewSql(this.#table, id, token, micros(op.leaseMs))))
+      return mark > 0
+    }
+    const { affectedRows } = await retried(() => session.write(releaseSql(this.#table, id, token)))
+    if (affectedRows > 0) return true
+    return (await retried(() => session.write(giveUpSql(this.#table, id, token)))).mark > 0
+  }
+
+  async #settleTogether(session: Session, ops: readonly SettleOp[]): Promise<Array<Reply<boolean> | undefined>> {
+    try {
+      return await retried(() => this.#settleOnce(session, ops), retriesMax(ops))
+    } catch (error) {
+      if (!isOfOneOperation(error) && !isRecoverable(error) && !isTooLarge(error)) throw error
+      if (ops.length === 1) return [toOncekeyError(error, true)]
+      const alone: Array<Reply<boolean> | undefined> = []
+      for (const op of ops) alone.push(...(await this.#settleTogether(session, [op])))
+      return alone
+    }
+  }
+
+  /** One statement, and a second one to learn who was refused. `undefined`: to be asked again. */
+  async #settleOnce(session: Session, ops: readonly SettleOp[]): Promise<Array<boolean | undefined>> {
+    const turn = randomBytes(TURN_BYTES)
+    const values = ops.map((op) => settleValues(op, turn))
+    const [alone] = values
+    const sql =
+      values.length === 1 && alone !== undefined
+        ? settleSql(this.#table, alone, `gone_at > ${NOW}`)
+        : settleManySql(
+            this.#table,
+            values.sort((a, b) => (a.id < b.id ? -1 : 1)),
+          )
+    await this.#assertFits(session, sql, ops)
+    const { affectedRows } = await session.write(sql)
+    if (affectedRows === ops.length) return ops.map(() => true)
+    const rows = await session.rows(settledSql(this.#table, list(ops.map(({ id }) => id))))
+    const found = new Map(rows.map(([id, ...columns]) => [fromText(id ?? null), columns]))
+    return ops.map((op) => {
+      const [token, itsTurn, isSettled, isLive] = found.get(op.id) ?? []
+      if (itsTurn?.equals(turn)) return true
+      if (String(isLive) !== '1' || fromText(token ?? null) !== op.token) return false
+      return String(isSettled) === '1' ? true : undefined
+    })
+  }
+
+  /** In the transaction that made the claim: only there, nobody else can have touched it. */
+  async settleOwn(session: Session, op: SettleOp): Promise<boolean> {
+    const sql = settleSql(this.#table, settleValues(op, randomBytes(TURN_BYTES)), 'TRUE')
+    await this.#assertFits(session, sql, [op])
+    return (await session.write(sql)).affectedRows === 1
+  }
+
+  async #assertFits(session: Session, sql: string, ops: readonly SettleOp[]): Promise<void> {
+    // All of it is ASCII; one byte in front says that it is a query.
+    const bytes = sql.length + 1
+    if (bytes <= this.packetBytesMax) return
+    // It may have been raised since, for connections that were opened after that.
+    const [row] = await session.rows('SELECT @@SESSION.max_allowed_packet')
+    this.packetBytesMax = Number(row?.[0])
+    if (bytes <= this.packetBytesMax) return
+    const [body] = ops.map(({ settlement }) => settlement.answer.body?.length ?? 0).sort((a, b) => b - a)
+    throw new OncekeyError(
+      'body-too-large',
+      `The answer has a body of ${body} bytes, which takes a statement of ${bytes} bytes; max_allowed_packet of MySQL ` +
+        `is ${this.packetBytesMax}. Nothing was recorded. Raise max_allowed_packet, or keep large results elsewhere and ` +
+        'answer with where they are.',
+    )
+  }
+
+  /** Splits a batch so that no statement carries too many bytes. */
+  *#groupsOf<T>(entries: readonly T[], bytesOf: (entry: T) => number): Generator<readonly T[]> {
+    const bytesMax = Math.min(STATEMENT_BYTES_MAX, this.packetBytesMax / 2)
+    let group: T[] = []
+    let bytes = 0
+    for (const entry of entries) {
+      const own = bytesOf(entry)
+      if (group.length > 0 && bytes + own > bytesMax) {
+        yield group
+        group = []
+        bytes = 0
+      }
+      group.push(entry)
+      bytes += own
+    }
+    if (group.length > 0) yield group
+  }
+}
+
+/** Names one claim or one settle among all: which of them a record is from is seen by it. */
+const TURN_BYTES = 8
+/** Roughly what an operation takes in a statement besides its own values. */
+const FRAME_BYTES = 512
+
+/** Hexadecimal is twice as long as what it says. The id comes a second time when the record is read or taken over. */
+function claimBytes({ id, token, fingerprint, labels }: ClaimRequest): number {
+  return 4 * id.length + 2 * (token.length + fingerprint.length) + 2 * jsonChars(labels) + FRAME_BYTES
+}
+
+function settleBytes({ id, token, settlement: { answer } }: SettleOp): number {
+  return 2 * (id.length + token.length) + 2 * jsonChars(answer.headers) + 1.4 * (answer.body?.length ?? 0) + FRAME_BYTES
+}
+
+function jsonChars(value: unknown): number {
+  return value === undefined ? 0 : JSON.stringify(value).length
+}
+
+function firstOfEach(requests: readonly ClaimRequest[]): ReadonlyMap<string, ClaimRequest> {
+  const first = new Map<string, ClaimRequest>()
+  for (const request of requests) if (!first.has(request.id)) first.set(request.id, request)
+  return first
+}
+
+function settleValues({ id, token, settlement }: SettleOp, turn: Buffer): SettleValues {
+  const { outcome, ttlMs, expiredTtlMs, answer } = settlement
+  return {
+    id: hex(id),
+    token: hex(token),
+    turn: hexOf(turn),
+    outcome: outcome === 'committed' ? "'committed'" : "'rejected'",
+    ttlMicros: micros(ttlMs),
+    expiredMicros: micros(expiredTtlMs),
+    status: String(answer.status),
+    headers: json(answer.headers),
+    body: blob(answer.body),
+  }
+}
+
+function isTooLarge(error: unknown): boolean {
+  return error instanceof OncekeyError && error.code === 'body-too-large'
+}
+
+/** Waits a little more each time, and at random, so that those who crossed do not cross again. */
+export async function retried<T>(attempt: () => Promise<T>, retriesMax: number = RETRIES_MAX): Promise<T> {
+  for (let retries = 0; ; retries++) {
+    try {
+      return await attempt()
+    } catch (error) {
+      if (!isRecoverable(error) || retries === retriesMax) throw error
+    }
+    const delayMs = Math.random() * Math.min(2 ** retries, RETRY_MS_MAX)
+    await new Promise<void>((resolve) => systemClock.schedule(delayMs, resolve))
+  }
+}
+
+function retriesMax(batch: readonly unknown[]): number {
+  return batch.length > 1 ? BATCH_RETRIES_MAX : RETRIES_MAX
+}
+
+/**
+ * Another session has inserted the record and not committed yet. Its fingerprint cannot be seen, so the claim's own is
+ * given: the caller is told to come again, and then learns what it really is.
+ */
+export function heldByTransaction(request: ClaimRequest): RecordState {
+  return { state: 'running', fingerprint: request.fingerprint, leaseLeftMs: request.leaseMs }
+}
+
+export function contested(): OncekeyError {
+  return new OncekeyError(
+    'store-unavailable',
+    'Other sessions changed this record all the time while it was looked at. Nothing was recorded; try again.',
+  )
+}

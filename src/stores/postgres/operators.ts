@@ -1,0 +1,171 @@
+import { GroupCommit } from '../../group-commit.ts'
+import type { ListQuery, StoredRecord } from '../../store.ts'
+import { arrayOf, toText } from './encoding.ts'
+import { recordOf, retried } from './records.ts'
+import type { Session } from './sessions.ts'
+import { announce, COLUMNS, NOW, STATE } from './statements.ts'
+
+const readSql = (table: string): string => `
+  SELECT ${COLUMNS} FROM ${table} AS t WHERE t.id = ANY ($1::text[]) AND t.gone_at > ${NOW}`
+
+const listSql = (table: string): string => `
+  SELECT ${COLUMNS} FROM ${table} AS t
+  WHERE ($1::text IS NULL OR t.id > $1::text) AND t.gone_at > ${NOW} AND ($3::text = '' OR ${STATE} = $3::text)
+  ORDER BY t.id LIMIT $2::bigint`
+
+const forgetSql = (table: string): string => `
+  WITH done AS (DELETE FROM ${table} AS t WHERE t.id = $1::text AND t.gone_at > ${NOW} RETURNING t.id, t.awaited)
+  SELECT ${announce(table)} FROM done AS t`
+
+/** Rows that somebody holds are left for the next time: a sweep waits for nobody, and holds few rows for a moment. */
+const sweepGoneSql = (table: string): string => `
+  WITH gone AS (
+    DELETE FROM ${table} AS t WHERE t.id = ANY (ARRAY(
+      SELECT g.id FROM ${table} AS g WHERE g.gone_at <= ${NOW} ORDER BY g.gone_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED
+    )) AND t.gone_at <= ${NOW} RETURNING 1
+  )
+  SELECT count(*) FROM gone`
+
+const sweepAnswersSql = (table: string): string => `
+  UPDATE ${table} AS t SET headers = NULL, body = NULL WHERE t.id = ANY (ARRAY(
+    SELECT e.id FROM ${table} AS e WHERE e.headers IS NOT NULL AND e.expires_at < e.gone_at AND e.expires_at <= ${NOW}
+    ORDER BY e.expires_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED
+  )) AND t.expires_at <= ${NOW}`
+
+const isRunning = `t.outcome IS NULL AND t.lease_until > ${NOW} AND t.gone_at > ${NOW}`
+const leaseLeftMs = `(extract(epoch FROM t.lease_until - ${NOW}) * 1000)::bigint`
+
+/** Those that run, for how much longer. */
+const lookSql = (table: string): string => `
+  SELECT t.id, ${leaseLeftMs} FROM ${table} AS t WHERE t.id = ANY ($1::text[]) AND ${isRunning}`
+
+/**
+ * The same, and asks for an announcement. Whoever ends the operation after this commits sees the flag; whoever has ended
+ * it before is seen here.
+ */
+const flagSql = (table: string): string => `
+  WITH flagged AS (
+    UPDATE ${table} AS t SET awaited = true WHERE t.id = ANY ($1::text[]) AND ${isRunning} AND NOT t.awaited
+    RETURNING t.id, ${leaseLeftMs}
+  )
+  SELECT * FROM flagged
+  UNION ALL SELECT t.id, ${leaseLeftMs} FROM ${table} AS t WHERE t.id = ANY ($1::text[]) AND ${isRunning} AND t.awaited`
+
+type Task<T> = (session: Session) => Promise<T>
+type Op =
+  | { readonly verb: 'read'; readonly id: string }
+  | { readonly verb: 'look' | 'flag'; readonly ids: readonly string[] }
+  | { readonly verb: 'task'; readonly task: Task<unknown> }
+
+const LIST_LIMIT_DEFAULT = 100
+/** Reads that go together in one statement. */
+const BATCH_MAX = 512
+const QUEUE_MAX = 10_000
+
+/** What is not on the way of a first request: reads, looks, and the operators' verbs. One connection for all of them. */
+export class Operators {
+  readonly #sql: Readonly<Record<'read' | 'list' | 'forget' | 'sweepGone' | 'sweepAnswers' | 'look' | 'flag', string>>
+  readonly #lane: GroupCommit<Op, unknown>
+
+  constructor(table: string, use: <T>(task: Task<T>) => Promise<T>) {
+    this.#sql = {
+      read: readSql(table),
+      list: listSql(table),
+      forget: forgetSql(table),
+      sweepGone: sweepGoneSql(table),
+      sweepAnswers: sweepAnswersSql(table),
+      look: lookSql(table),
+      flag: flagSql(table),
+    }
+    const bounds = { batchMax: BATCH_MAX, queueMax: QUEUE_MAX, inFlightMax: 1 }
+    this.#lane = new GroupCommit((ops) => use((session) => this.#run(session, ops)), bounds)
+  }
+
+  async read(id: string): Promise<StoredRecord | undefined> {
+    return (await this.#lane.submit({ verb: 'read', id })) as StoredRecord | undefined
+  }
+
+  /** By the ids as they are kept: those that run, with the ms that are left of their lease. */
+  async look(ids: readonly string[], flag: boolean): Promise<ReadonlyMap<string, number>> {
+    return (await this.#lane.submit({ verb: flag ? 'flag' : 'look', ids })) as ReadonlyMap<string, number>
+  }
+
+  list({ after, limit = LIST_LIMIT_DEFAULT, state }: ListQuery): Promise<readonly StoredRecord[]> {
+    return this.#task(async (session) => {
+      const rows = await session.send(this.#sql.list, [
+        after === undefined ? null : toText(after),
+        String(count(limit)),
+        state ?? '',
+      ])
+      return rows.map(recordOf)
+    })
+  }
+
+  forget(id: string): Promise<boolean> {
+    return this.#task(async (session) => (await session.send(this.#sql.forget, [toText(id)])).length > 0)
+  }
+
+  sweep(limit: number): Promise<number> {
+    return this.#task(async (session) => {
+      const values = [String(count(limit))]
+      await retried(() => session.send(this.#sql.sweepAnswers, values))
+      const [row] = await retried(() => session.send(this.#sql.sweepGone, values))
+      return Number(row?.[0])
+    })
+  }
+
+  drain(): Promise<void> {
+    return this.#lane.drain()
+  }
+
+  async #task<T>(task: Task<T>): Promise<T> {
+    const reply = (await this.#lane.submit({ verb: 'task', task })) as () => T
+    return reply()
+  }
+
+  async #run(session: Session, ops: readonly Op[]): Promise<unknown[]> {
+    const records = await this.#readAll(session, ops)
+    const looked = await this.#lookAll(session, ops, 'look')
+    const flagged = await this.#lookAll(session, ops, 'flag')
+    const replies: unknown[] = []
+    for (const op of ops) {
+      if (op.verb === 'read') replies.push(records.get(op.id))
+      else if (op.verb === 'task') replies.push(await outcomeOf(op.task, session))
+      else replies.push(op.verb === 'look' ? looked : flagged)
+    }
+    return replies
+  }
+
+  /** Each by the id that the record itself carries. */
+  async #readAll(session: Session, ops: readonly Op[]): Promise<ReadonlyMap<string, StoredRecord>> {
+    const ids = new Set(ops.flatMap((op) => (op.verb === 'read' ? [toText(op.id)] : [])))
+    if (ids.size === 0) return new Map()
+    const rows = await session.run(this.#sql.read, [arrayOf([...ids])])
+    return new Map(rows.map(recordOf).map((record) => [record.id, record]))
+  }
+
+  async #lookAll(session: Session, ops: readonly Op[], verb: 'look' | 'flag'): Promise<ReadonlyMap<string, number>> {
+    const ids = new Set(ops.flatMap((op) => (op.verb === verb ? op.ids.map(toText) : [])))
+    if (ids.size === 0) return new Map()
+    const rows = await retried(() => session.run(this.#sql[verb], [arrayOf([...ids])]))
+    return new Map(rows.map(([id, leftMs]) => [id ?? '', Number(leftMs)]))
+  }
+}
+
+/** A task that failed by itself leaves the others of its batch alone, unless the connection went with it. */
+async function outcomeOf<T>(task: Task<T>, session: Session): Promise<() => T> {
+  try {
+    const result = await task(session)
+    return () => result
+  } catch (error) {
+    if (!session.isGood) throw error
+    return () => {
+      throw error
+    }
+  }
+}
+
+/** PostgreSQL refuses a negative limit. */
+function count(limit: number): number {
+  return Math.min(Math.max(0, Math.floor(limit)), Number.MAX_SAFE_INTEGER)
+}

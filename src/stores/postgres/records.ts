@@ -1,0 +1,301 @@
+import { OncekeyError } from '../../error.ts'
+import type { Claim, ClaimRequest, Labels, Outcome, RecordState, Settlement, StoredRecord } from '../../store.ts'
+import { arrayOf, fromText, toText, whole } from './encoding.ts'
+import { isOfOneOperation, isRecoverable, LOCK_TIMEOUT, sqlState, toOncekeyError } from './faults.ts'
+import type { Row, Session } from './sessions.ts'
+import { claimSql, NOW, releaseSql, renewSql, settleSql } from './statements.ts'
+
+export interface SettleOp {
+  readonly verb: 'settle'
+  readonly id: string
+  readonly token: string
+  readonly settlement: Settlement
+}
+
+export type WriteOp =
+  | SettleOp
+  | { readonly verb: 'release'; readonly id: string; readonly token: string }
+  | { readonly verb: 'renew'; readonly id: string; readonly token: string; readonly leaseMs: number }
+
+/** An operation that alone was at fault has its error for a reply; its batch mates have theirs. */
+export type Reply<T> = T | OncekeyError
+
+/** How long a claim waits for a session that has the same record in an open transaction. */
+const CLAIM_LOCK_MS_MAX = 250
+/** The same, while the one is looked for that made its batch wait. */
+const SUSPECT_LOCK_MS_MAX = 20
+/** Rounds of one batch: every round but the first is for those that lost a race, or stand behind one of the same id. */
+const ROUNDS_MAX = 1_000
+/** After a deadlock or a failed serialization the statement has changed nothing, and is sent again. */
+const RETRIES_MAX = 10
+/** A statement carries no further body beyond this; a larger one goes in a statement of its own. */
+const STATEMENT_BYTES_MAX = 8 * 1024 * 1024
+
+/** The verbs as statements. */
+export class Records {
+  readonly #claimSql: string
+  readonly #settleSql: string
+  readonly #settleOwnSql: string
+  readonly #releaseSql: string
+  readonly #renewSql: string
+
+  constructor(table: string) {
+    this.#claimSql = claimSql(table)
+    this.#settleSql = settleSql(table, `t.gone_at > ${NOW}`)
+    this.#settleOwnSql = settleSql(table, 't.xmin = pg_current_xact_id()::xid')
+    this.#releaseSql = releaseSql(table)
+    this.#renewSql = renewSql(table)
+  }
+
+  async claim(session: Session, requests: readonly ClaimRequest[]): Promise<Reply<Claim>[]> {
+    const sorted = requests.map((request, place) => ({ request, place }))
+    if (sorted.length > 1) sorted.sort((a, b) => byId(a.request.id, b.request.id))
+    const replies: Reply<Claim>[] = []
+    let left = sorted
+    for (let round = 0; left.length > 0; round++) {
+      if (round === ROUNDS_MAX) throw contested()
+      const claims = await this.#claimTogether(session, left)
+      left = left.filter(({ place }, index) => {
+        const claim = claims[index]
+        if (claim !== undefined) replies[place] = claim
+        return claim === undefined
+      })
+    }
+    return replies
+  }
+
+  /** When one of them is at fault, or is held by somebody, the halves go apart until it is found. */
+  async #claimTogether(
+    session: Session,
+    claims: ReadonlyArray<{ readonly request: ClaimRequest }>,
+    lockMsMax: number = CLAIM_LOCK_MS_MAX,
+  ): Promise<Array<Reply<Claim> | undefined>> {
+    const requests = claims.map(({ request }) => request)
+    try {
+      return await retried(() => this.claimOnce(session, requests, lockMsMax))
+    } catch (error) {
+      if (!isOfOneOperation(error) && sqlState(error) !== LOCK_TIMEOUT) throw error
+      const [request] = requests
+      if (request === undefined || requests.length > 1) {
+        const middle = Math.ceil(claims.length / 2)
+        const first = await this.#claimTogether(session, claims.slice(0, middle), SUSPECT_LOCK_MS_MAX)
+        return [...first, ...(await this.#claimTogether(session, claims.slice(middle), SUSPECT_LOCK_MS_MAX))]
+      }
+      return [sqlState(error) === LOCK_TIMEOUT ? heldByTransaction(request) : toOncekeyError(error, true)]
+    }
+  }
+
+  /** One statement. `undefined`: the claim has lost a race, and is to be asked again. */
+  async claimOnce(
+    session: Session,
+    requests: readonly ClaimRequest[],
+    lockMsMax: number,
+    inTransaction = false,
+  ): Promise<Array<Claim | undefined>> {
+    const ids = requests.map(({ id }) => toText(id))
+    const values = [
+      arrayOf(ids),
+      arrayOf(requests.map(({ token }) => toText(token))),
+      arrayOf(requests.map(({ fingerprint }) => toText(fingerprint))),
+      arrayOf(requests.map(({ leaseMs }) => whole(leaseMs))),
+      arrayOf(requests.map(({ unknownTtlMs }) => whole(unknownTtlMs))),
+      arrayOf(requests.map(({ takeover }) => takeover)),
+      arrayOf(requests.map(({ labels }) => (labels === undefined ? null : JSON.stringify(labels)))),
+      arrayOf(ids.map((id, index) => id !== ids[index - 1])),
+      arrayOf(ids.filter((_, index) => requests[index]?.takeover)),
+      String(lockMsMax),
+    ]
+    const claims = new Array<Claim | undefined>(requests.length).fill(undefined)
+    const rows = inTransaction
+      ? await session.send(this.#claimSql, values, { extraMs: lockMsMax })
+      : await session.run(this.#claimSql, values)
+    for (const [place, attempt, ...columns] of rows) {
+      const index = Number(place) - 1
+      const [, token] = columns
+      if (attempt !== null) claims[index] = { state: 'acquired', attempt: Number(attempt) }
+      else if (columns[OUTCOME] === null && token === toText(requests[index]?.token ?? '')) {
+        claims[index] = { state: 'acquired', attempt: Number(columns[ATTEMPT]) }
+      } else claims[index] = stateOf(columns)
+    }
+    return claims
+  }
+
+  /** At most one operation of each id goes at a time, in the order in which they came. */
+  async write(session: Session, ops: readonly WriteOp[]): Promise<Reply<boolean>[]> {
+    const replies: Reply<boolean>[] = []
+    let left = ops.map((op, place) => ({ op, place }))
+    for (let round = 0; left.length > 0; round++) {
+      if (round === ROUNDS_MAX) throw contested()
+      const seen = new Set<string>()
+      const later: typeof left = []
+      const now: typeof left = []
+      for (const entry of left) {
+        const isFirst = seen.size < seen.add(entry.op.id).size
+        ;(isFirst ? now : later).push(entry)
+      }
+      for (const verb of ['settle', 'renew', 'release'] as const) {
+        for (const group of groupsOf(now.filter(({ op }) => op.verb === verb))) {
+          const done = await this.#writeTogether(session, verb, group)
+          for (const [index, entry] of group.entries()) {
+            const reply = done[index]
+            if (reply === undefined) later.push(entry)
+            else replies[entry.place] = reply
+          }
+        }
+      }
+      left = later
+    }
+    return replies
+  }
+
+  async #writeTogether(
+    session: Session,
+    verb: WriteOp['verb'],
+    entries: ReadonlyArray<{ readonly op: WriteOp }>,
+  ): Promise<Array<Reply<boolean> | undefined>> {
+    const ops = entries.map(({ op }) => op)
+    try {
+      return await retried(() => this.#writeOnce(session, verb, ops))
+    } catch (error) {
+      if (!isOfOneOperation(error)) throw error
+      if (entries.length === 1) return [toOncekeyError(error, true)]
+      const middle = Math.ceil(entries.length / 2)
+      const first = await this.#writeTogether(session, verb, entries.slice(0, middle))
+      return [...first, ...(await this.#writeTogether(session, verb, entries.slice(middle)))]
+    }
+  }
+
+  async #writeOnce(
+    session: Session,
+    verb: WriteOp['verb'],
+    ops: readonly WriteOp[],
+  ): Promise<Array<boolean | undefined>> {
+    if (verb === 'settle') return this.settleOnce(session, ops as readonly SettleOp[])
+    const values = [arrayOf(ops.map(({ id }) => toText(id))), arrayOf(ops.map(({ token }) => toText(token)))]
+    if (verb === 'renew') values.push(arrayOf(ops.map((op) => ('leaseMs' in op ? whole(op.leaseMs) : 0))))
+    const rows = await session.run(verb === 'renew' ? this.#renewSql : this.#releaseSql, values)
+    const done = new Set(rows.map(([place]) => Number(place) - 1))
+    return ops.map((_, index) => done.has(index))
+  }
+
+  /** One statement. `undefined`: the settle met another change of the same record, and is to be asked again. */
+  async settleOnce(
+    session: Session,
+    ops: readonly SettleOp[],
+    scope: 'any' | 'own-transaction' = 'any',
+  ): Promise<Array<boolean | undefined>> {
+    const values = settleValues(ops)
+    const rows =
+      scope === 'any' ? await session.run(this.#settleSql, values) : await session.send(this.#settleOwnSql, values)
+    const settled = new Array<boolean | undefined>(ops.length).fill(false)
+    // What this statement changed comes first; then the records as they were before it.
+    for (const [place, isDone, wasSettled] of rows) {
+      const index = Number(place) - 1
+      if (isDone === 't') settled[index] = true
+      else if (settled[index] === false) settled[index] = wasSettled === 't' ? true : undefined
+    }
+    return settled
+  }
+}
+
+function settleValues(ops: readonly SettleOp[]): unknown[] {
+  const answers = ops.map(({ settlement }) => settlement.answer)
+  const offsets: number[] = []
+  let at = 1
+  for (const { body } of answers) {
+    offsets.push(at)
+    at += body?.length ?? 0
+  }
+  return [
+    arrayOf(ops.map(({ id }) => toText(id))),
+    arrayOf(ops.map(({ token }) => toText(token))),
+    arrayOf(ops.map(({ settlement }) => settlement.outcome)),
+    arrayOf(ops.map(({ settlement }) => whole(settlement.ttlMs))),
+    arrayOf(ops.map(({ settlement }) => whole(settlement.expiredTtlMs))),
+    arrayOf(answers.map(({ status }) => status)),
+    arrayOf(answers.map(({ headers }) => JSON.stringify(headers))),
+    arrayOf(offsets),
+    arrayOf(answers.map(({ body }) => body?.length ?? -1)),
+    Buffer.concat(answers.map(({ body }) => body ?? NO_BYTES)),
+  ]
+}
+
+function byId(a: string, b: string): number {
+  if (a === b) return 0
+  return a < b ? -1 : 1
+}
+
+const NO_BYTES = new Uint8Array(0)
+
+/** Splits settles so that no statement carries too many bytes. */
+function* groupsOf<T extends { readonly op: WriteOp }>(entries: readonly T[]): Generator<readonly T[]> {
+  let group: T[] = []
+  let bytes = 0
+  for (const entry of entries) {
+    const own = entry.op.verb === 'settle' ? (entry.op.settlement.answer.body?.length ?? 0) : 0
+    if (group.length > 0 && bytes + own > STATEMENT_BYTES_MAX) {
+      yield group
+      group = []
+      bytes = 0
+    }
+    group.push(entry)
+    bytes += own
+  }
+  if (group.length > 0) yield group
+}
+
+export async function retried<T>(attempt: () => Promise<T>): Promise<T> {
+  for (let retries = 0; ; retries++) {
+    try {
+      return await attempt()
+    } catch (error) {
+      if (!isRecoverable(error) || retries === RETRIES_MAX) throw error
+    }
+  }
+}
+
+/**
+ * Another session has inserted the record and not committed yet. Its fingerprint cannot be seen, so the claim's own is
+ * given: the caller is told to come again, and then learns what it really is.
+ */
+export function heldByTransaction(request: ClaimRequest): RecordState {
+  return { state: 'running', fingerprint: request.fingerprint, leaseLeftMs: request.leaseMs }
+}
+
+export function contested(): OncekeyError {
+  return new OncekeyError(
+    'store-unavailable',
+    'Other sessions changed this record all the time while it was looked at. Nothing was recorded; try again.',
+  )
+}
+
+/** Places in a row of `COLUMNS`. */
+const ATTEMPT = 3
+const OUTCOME = 8
+const NO_LABELS: Labels = Object.freeze({})
+
+export function recordOf(row: Row): StoredRecord {
+  const [id, , , attempt, , , createdAt, goneAt, , , labels] = row
+  return {
+    ...stateOf(row),
+    id: fromText(id ?? ''),
+    attempt: Number(attempt),
+    createdAt: Number(createdAt),
+    goneAt: Number(goneAt),
+    labels: labels ? (JSON.parse(labels) as Labels) : NO_LABELS,
+  }
+}
+
+/** The state at the moment at which the statement began. */
+export function stateOf(row: Row): RecordState {
+  const [, , print, , state, leftMs, , , outcome, status, , headers, body] = row
+  const fingerprint = fromText(print ?? '')
+  if (state === 'running') return { state, fingerprint, leaseLeftMs: Number(leftMs) }
+  if (state === 'unknown' || state === 'expired') return { state, fingerprint, goneInMs: Number(leftMs) }
+  const answer = {
+    status: Number(status),
+    headers: JSON.parse(headers ?? '[]') as [string, string][],
+    body: body === null || body === undefined ? null : Buffer.from(body, 'hex'),
+  }
+  return { state: 'settled', fingerprint, outcome: outcome as Outcome, answer, expiresInMs: Number(leftMs) }
+}

@@ -1,0 +1,170 @@
+import { OncekeyError } from '../../error.ts'
+import { toOncekeyError } from './faults.ts'
+import type { Session } from './sessions.ts'
+
+/** A table as the user names it, as SQL writes it, and the schema when one was given. */
+export interface Table {
+  readonly sql: string
+  readonly schema: string | undefined
+  readonly name: string
+}
+
+const NAME = /^[A-Za-z_][A-Za-z0-9_$]*$/
+/** PostgreSQL cuts longer names off; room is left for the names of the indexes. */
+const NAME_CHARS_MAX = 48
+
+/** `records` or `schema.records`. Taken as written: quoted, so that upper case stays upper case. */
+export function tableOf(text: string): Table {
+  const parts = text.split('.')
+  if (parts.length > 2 || parts.some((part) => !NAME.test(part) || part.length > NAME_CHARS_MAX)) {
+    throw new OncekeyError(
+      'config-invalid',
+      `table is ${JSON.stringify(text)}; it must be a name or schema.name of letters, digits and _, each of ` +
+        `${NAME_CHARS_MAX} characters at most.`,
+    )
+  }
+  const [name = '', schema] = parts.reverse()
+  return { sql: parts.reverse().map(quoted).join('.'), schema, name }
+}
+
+const quoted = (name: string): string => `"${name}"`
+
+/**
+ * Step n takes the table from version n to n + 1, and says so in the table's comment. A step that was released is never
+ * edited: tables out there have run it.
+ *
+ * A settle gives the row a new version; the room that fillfactor leaves lets it lie on the same page. The index over
+ * `gone_at` lets the sweeper find what is gone without looking at the rest; the one over `expires_at` holds only records
+ * that outlive their answer. Both together cost a tenth of a claim and settle. `awaited` says that somebody, somewhere,
+ * waits for the end of this operation: only then is the end announced, for announcements make commits queue up.
+ */
+export function migrationsOf(table: Table): readonly string[] {
+  const { sql, schema, name } = table
+  const makeSchema = `DO $$ BEGIN
+  IF to_regnamespace('${quoted(schema ?? '')}') IS NULL THEN CREATE SCHEMA ${quoted(schema ?? '')}; END IF;
+END $$;
+`
+  return [
+    `${schema === undefined ? '' : makeSchema}CREATE TABLE ${sql} (
+  id          text COLLATE "C" PRIMARY KEY,
+  token       text NOT NULL,
+  fingerprint text NOT NULL,
+  attempt     integer NOT NULL,
+  created_at  timestamptz NOT NULL,
+  lease_until timestamptz NOT NULL,
+  gone_at     timestamptz NOT NULL,
+  expires_at  timestamptz,
+  outcome     text,
+  status      integer,
+  awaited     boolean NOT NULL DEFAULT false,
+  labels      json,
+  headers     json,
+  body        bytea
+) WITH (fillfactor = 80);
+CREATE INDEX ${quoted(`${name}_gone_at`)} ON ${sql} (gone_at);
+CREATE INDEX ${quoted(`${name}_expires_at`)} ON ${sql} (expires_at)
+  WHERE headers IS NOT NULL AND expires_at < gone_at;
+COMMENT ON TABLE ${sql} IS '${commentOf(1)}';
+`,
+  ]
+}
+
+const commentOf = (version: number): string => `oncekey schema ${version}`
+const COMMENT = /^oncekey schema (\d+)$/
+
+const LOOK = `
+  SELECT c.oid, obj_description(c.oid, 'pg_class'), c.relpersistence,
+    current_setting('synchronous_commit'), current_setting('fsync'), current_setting('full_page_writes')
+  FROM (SELECT to_regclass($1) AS oid) AS named LEFT JOIN pg_class AS c ON c.oid = named.oid`
+
+/** Held until the transaction's end, and so also behind a proxy that changes connections between transactions. */
+const LOCK = 'SELECT pg_advisory_xact_lock(7308906, 1)'
+/** Fifty processes that start at once migrate one after the other. */
+const LOCK_MS_MAX = 30_000
+
+/**
+ * Makes sure that the table is there, and that it is one that this code knows. Returns what the user should be told of
+ * the server's settings: each line says what would be lost.
+ */
+export async function prepareTable(session: Session, table: Table, mayMigrate: boolean): Promise<readonly string[]> {
+  try {
+    const look = async () => (await session.send(LOOK, [table.sql]))[0] ?? []
+    let found = await look()
+    if (versionOf(found[0], found[1], table) < migrationsOf(table).length) {
+      if (!mayMigrate) throw missing(table, found[0] !== null)
+      await migrate(session, table)
+      found = await look()
+    }
+    return warningsOf(found.slice(2), table)
+  } catch (error) {
+    throw toOncekeyError(error, false)
+  }
+}
+
+async function migrate(session: Session, table: Table): Promise<void> {
+  await session.send(`BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${LOCK_MS_MAX}`)
+  try {
+    await session.send(LOCK)
+    // Looked at again: of fifty processes, one migrates.
+    const [oid, comment] = (await session.send(LOOK, [table.sql]))[0] ?? []
+    for (const step of migrationsOf(table).slice(versionOf(oid, comment, table))) await session.send(step)
+    await session.send('COMMIT')
+  } catch (error) {
+    await session.send('ROLLBACK').catch(() => {
+      session.isGood = false
+    })
+    throw error
+  }
+}
+
+function versionOf(oid: string | null | undefined, comment: string | null | undefined, table: Table): number {
+  if (oid === null || oid === undefined) return 0
+  const version = Number(COMMENT.exec(comment ?? '')?.[1] ?? Number.NaN)
+  if (Number.isNaN(version)) {
+    throw new OncekeyError(
+      'store-incompatible',
+      `The table ${table.sql} is not oncekey's: its comment does not say so. It was left as it is; give another name ` +
+        'by the option "table".',
+    )
+  }
+  if (version > migrationsOf(table).length) {
+    throw new OncekeyError(
+      'store-incompatible',
+      `The table ${table.sql} was made by a newer oncekey (schema ${version}; this one knows up to ` +
+        `${migrationsOf(table).length}). It was left as it is; update oncekey in this process too.`,
+    )
+  }
+  return version
+}
+
+function missing(table: Table, isThere: boolean): OncekeyError {
+  return new OncekeyError(
+    'store-unavailable',
+    `The table ${table.sql} is ${isThere ? 'of an older schema' : 'missing'}, and migrate is false. Nothing was ` +
+      'recorded. Run the SQL that postgresMigrations() gives, and go on; no restart of this process is needed.',
+  )
+}
+
+function warningsOf(settings: ReadonlyArray<string | null>, table: Table): readonly string[] {
+  const [persistence, synchronousCommit, fsync, fullPageWrites] = settings
+  const warnings: string[] = []
+  if (persistence === 'u') {
+    warnings.push(
+      `The table ${table.sql} is UNLOGGED: after a crash of PostgreSQL it is empty, and every operation can run a second ` +
+        `time. Run ALTER TABLE ${table.sql} SET LOGGED.`,
+    )
+  }
+  if (synchronousCommit === 'off') {
+    warnings.push(
+      'synchronous_commit is off: when PostgreSQL crashes, the last moments of acknowledged records are lost, and those ' +
+        'operations can run a second time. Set it to on, at least for the user of this pool.',
+    )
+  }
+  for (const [name, value] of Object.entries({ fsync, full_page_writes: fullPageWrites })) {
+    if (value !== 'off') continue
+    warnings.push(
+      `${name} is off: a loss of power can lose or damage any record, and operations can run a second time. Turn it on.`,
+    )
+  }
+  return warnings
+}

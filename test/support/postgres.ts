@@ -1,0 +1,85 @@
+import { randomBytes } from 'node:crypto'
+import { Pool, type PoolClient, type PoolConfig } from 'pg'
+import { onTestFinished } from 'vitest'
+import type { ClaimRequest, Settlement, TransactionalStore } from '../../src/store.ts'
+import { type PostgresStoreOptions, postgresStore } from '../../src/stores/postgres.ts'
+
+export const HOUR_MS = 3_600_000
+
+/** A table name of its own for each test. */
+export function freshTable(): string {
+  return `t_${randomBytes(8).toString('hex')}`
+}
+
+/** A pool that is ended when the test is over. */
+export function poolOf(url: string, config: PoolConfig = {}): Pool {
+  const pool = new Pool({ connectionString: url, ...config })
+  pool.on('error', () => {})
+  onTestFinished(() => pool.end().catch(() => {}))
+  return pool
+}
+
+/** A connection that goes back when the test is over, also when it failed. */
+export async function lent(pool: Pool): Promise<PoolClient> {
+  const client = await pool.connect()
+  client.on('error', () => {})
+  onTestFinished(() => client.release(true))
+  return client
+}
+
+/** A store on a pool that are both closed when the test is over. */
+export function open(pool: Pool, table: string, options: PostgresStoreOptions = {}): TransactionalStore<PoolClient> {
+  const store = postgresStore(pool, { table, sweepEveryMs: 0, ...options })
+  onTestFinished(() => store.close())
+  return store
+}
+
+export function claimOf(id: string, fields: Partial<ClaimRequest> = {}): ClaimRequest {
+  return {
+    id,
+    token: 'mine',
+    fingerprint: 'same',
+    leaseMs: HOUR_MS,
+    unknownTtlMs: HOUR_MS,
+    takeover: false,
+    ...fields,
+  }
+}
+
+export const answered: Settlement = {
+  outcome: 'committed',
+  answer: { status: 201, headers: [['content-type', 'text/plain']], body: Buffer.from('done') },
+  ttlMs: HOUR_MS,
+  expiredTtlMs: 0,
+}
+
+/** A pool that writes down every statement that is sent through it. */
+export function watched(url: string, config: PoolConfig = {}): { pool: Pool; statements: Statement[] } {
+  const pool = poolOf(url, config)
+  const statements: Statement[] = []
+  pool.on('connect', (client) => {
+    const query = client.query.bind(client) as (...args: unknown[]) => unknown
+    const spy = (...args: unknown[]): unknown => {
+      statements.push(typeof args[0] === 'string' ? { text: args[0] } : (args[0] as Statement))
+      return query(...args)
+    }
+    Object.assign(client, { query: spy })
+  })
+  return { pool, statements }
+}
+
+export interface Statement {
+  readonly text: string
+  readonly name?: string
+}
+
+/** What the library warns of, until the test is over. */
+export function processWarnings(): string[] {
+  const warnings: string[] = []
+  const listener = (warning: Error): void => {
+    if (warning.name === 'OncekeyWarning') warnings.push(warning.message)
+  }
+  process.on('warning', listener)
+  onTestFinished(() => void process.removeListener('warning', listener))
+  return warnings
+}
