@@ -81,10 +81,10 @@ export class Engine {
     const askedMs = this.#clock.now()
     try {
       const claim = this.#access.claim(this.#claimRequest(operation, hold))
+      if (isPromise(claim)) return this.#follow(operation, hold, claim, askedMs, work)
       // A store that answers at once costs no turn of the event loop.
-      if (!isPromise(claim) && claim.state === 'acquired') {
-        return this.#own(operation, hold, claim.attempt, askedMs, work)
-      }
+      if (claim.state === 'acquired') return this.#own(operation, hold, claim.attempt, askedMs, work)
+      if (claim.state !== 'running') return Promise.resolve(this.#answerFrom(operation, claim))
       return this.#follow(operation, hold, claim, askedMs, work)
     } catch (error) {
       return this.#withoutStore(operation, hold, error, work)

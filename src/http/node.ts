@@ -44,7 +44,9 @@ export function protectNode<Req>(protection: Protection<Req>, exchange: NodeExch
     // Step by step without a promise, where nothing has to be waited for.
     const operation = when(payload, (known) => known && protection.operation(request, facts, key, known))
     const end = when(operation, (known) => {
-      return known ? execute(protection, exchange, known) : refuse(protection, exchange, refusal('body-too-large'))
+      return known
+        ? execute(protection, exchange, known, fail)
+        : refuse(protection, exchange, refusal('body-too-large'))
     })
     if (isPromise(end)) end.catch(fail)
   } catch (error) {
@@ -58,7 +60,12 @@ function when<T, R>(value: Awaitable<T>, next: (value: T) => Awaitable<R>): Awai
   return isPromise(value) ? value.then(next) : next(value)
 }
 
-function execute<Req>(protection: Protection<Req>, exchange: NodeExchange<Req>, operation: Operation): Promise<void> {
+function execute<Req>(
+  protection: Protection<Req>,
+  exchange: NodeExchange<Req>,
+  operation: Operation,
+  fail: Fail,
+): Promise<void> {
   const { incoming, response, proceed } = exchange
   const { echoKey, recorded } = protection.contract.headers
   let capture: NodeCapture | undefined
@@ -69,7 +76,7 @@ function execute<Req>(protection: Protection<Req>, exchange: NodeExchange<Req>, 
     proceed()
     return capture.done
   })
-  return result.then((end: Result) => {
+  const answer = (end: Result): void => {
     switch (end.kind) {
       case 'executed':
         if (end.record === 'unrecorded') capture?.mark(recorded, 'false')
@@ -79,7 +86,33 @@ function execute<Req>(protection: Protection<Req>, exchange: NodeExchange<Req>, 
       case 'refused':
         return refuse(protection, exchange, end.refusal)
     }
-  })
+  }
+  return result.then((end) => sendTogether({ send: () => answer(end), fail }))
+}
+
+interface Ready {
+  readonly send: () => void
+  readonly fail: Fail
+}
+
+const ready: Ready[] = []
+
+/**
+ * What is ready in one turn of the event loop goes out back to back. Sending wakes the other side up, which costs as
+ * much as all the rest of a small request; a side that is awake already costs nothing.
+ */
+function sendTogether(answer: Ready): void {
+  if (ready.push(answer) === 1) setImmediate(sendReady)
+}
+
+function sendReady(): void {
+  for (const { send, fail } of ready.splice(0)) {
+    try {
+      send()
+    } catch (error) {
+      fail(error)
+    }
+  }
 }
 
 /** The run behind this request, for the handler: its signal, its attempt, `derive()`. */

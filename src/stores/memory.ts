@@ -35,6 +35,8 @@ class MemoryStore implements Store {
   readonly name = 'memory'
   readonly #recordsMax: number
   readonly #clock: Clock
+  /** Times are counted from here: small numbers cost no object of their own, and there are several in each record. */
+  readonly #epochMs: number
   readonly #rows = new Map<string, Row>()
   readonly #lanes = new Lanes()
   /** Answered rows, least recently used first. */
@@ -45,13 +47,14 @@ class MemoryStore implements Store {
   constructor(recordsMax: number, clock: Clock) {
     this.#recordsMax = recordsMax
     this.#clock = clock
+    this.#epochMs = clock.now()
   }
 
   claim(request: ClaimRequest): Claim {
     this.#assertOpen()
     assertLease(request.leaseMs)
     assertLifetime('unknownTtlMs', request.unknownTtlMs)
-    const now = this.#clock.now()
+    const now = this.#now()
     const row = this.#live(request.id, now)
     if (row === undefined) {
       this.#insert(request, now)
@@ -74,7 +77,7 @@ class MemoryStore implements Store {
     const { ttlMs, expiredTtlMs } = settlement
     assertLifetime('ttlMs', ttlMs)
     assertLifetime('expiredTtlMs', expiredTtlMs)
-    const now = this.#clock.now()
+    const now = this.#now()
     const row = this.#live(id, now)
     if (row === undefined || row.token !== token) return false
     if (row.answered !== undefined) return true
@@ -89,7 +92,7 @@ class MemoryStore implements Store {
 
   release(id: string, token: string): boolean {
     this.#assertOpen()
-    const now = this.#clock.now()
+    const now = this.#now()
     const row = this.#pending(id, token, now)
     if (row === undefined) return false
     if (row.attempt > 1) this.#lease(row, now, 0, row.goneAt - row.leaseUntil)
@@ -101,7 +104,7 @@ class MemoryStore implements Store {
   renew(id: string, token: string, leaseMs: number): boolean {
     this.#assertOpen()
     assertLifetime('leaseMs', leaseMs)
-    const now = this.#clock.now()
+    const now = this.#now()
     const row = this.#pending(id, token, now)
     if (row === undefined) return false
     this.#lease(row, now, leaseMs, row.goneAt - row.leaseUntil)
@@ -111,17 +114,17 @@ class MemoryStore implements Store {
 
   read(id: string): StoredRecord | undefined {
     this.#assertOpen()
-    const now = this.#clock.now()
+    const now = this.#now()
     const row = this.#live(id, now)
     if (row?.answered !== undefined) append(this.#uses, row.answered)
-    return row?.record(now)
+    return row?.record(now, this.#epochMs)
   }
 
   /** The one verb that visits every record. */
   list(query: ListQuery = {}): readonly StoredRecord[] {
     this.#assertOpen()
     const { after, limit = LIST_LIMIT_DEFAULT, state } = query
-    const now = this.#clock.now()
+    const now = this.#now()
     const rows = [...this.#rows.values()].filter(
       (row) =>
         now < row.goneAt &&
@@ -129,12 +132,12 @@ class MemoryStore implements Store {
         (state === undefined || row.stateName(now) === state),
     )
     rows.sort((a, b) => (a.id < b.id ? -1 : 1))
-    return rows.slice(0, limit).map((row) => row.record(now))
+    return rows.slice(0, limit).map((row) => row.record(now, this.#epochMs))
   }
 
   forget(id: string): boolean {
     this.#assertOpen()
-    const row = this.#live(id, this.#clock.now())
+    const row = this.#live(id, this.#now())
     if (row === undefined) return false
     this.#drop(row)
     this.#wake(id)
@@ -143,12 +146,12 @@ class MemoryStore implements Store {
 
   sweep(limit: number = SWEEP_LIMIT_DEFAULT): number {
     this.#assertOpen()
-    return this.#expire(this.#clock.now(), limit)
+    return this.#expire(this.#now(), limit)
   }
 
   async waitFor(id: string, signal: AbortSignal): Promise<void> {
     this.#assertOpen()
-    const now = this.#clock.now()
+    const now = this.#now()
     const row = this.#live(id, now)
     if (signal.aborted || row === undefined || row.stateName(now) !== 'running') return
     await new Promise<void>((resolve) => {
@@ -241,6 +244,10 @@ class MemoryStore implements Store {
 
   #wake(id: string): void {
     for (const wake of this.#waiters.get(id) ?? []) wake()
+  }
+
+  #now(): number {
+    return this.#clock.now() - this.#epochMs
   }
 
   #assertOpen(): void {

@@ -68,8 +68,9 @@ export class Row extends Link {
     return { state: 'settled', fingerprint, outcome, answer: answered.answer(), expiresInMs: expiresAt - now }
   }
 
-  record(now: number): StoredRecord {
-    const { id, attempt, createdAt, goneAt, labels } = this
+  record(now: number, epochMs: number): StoredRecord {
+    const { id, attempt, labels } = this
+    const [createdAt, goneAt] = [epochMs + this.createdAt, epochMs + this.goneAt]
     return { ...this.state(now), id, attempt, createdAt, goneAt, labels }
   }
 }

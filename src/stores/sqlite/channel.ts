@@ -11,8 +11,6 @@ const BATCH_BYTES_MAX = 4 * 1024 * 1024
 const BATCH_BYTES_MIN = 16 * 1024
 /** Two, so that the worker writes one batch while the event loop deals with the answers to the other. */
 const BATCHES_SENT_MAX = 2
-/** A second batch is sent only when it is worth a sync of its own; a smaller one gathers until the first is answered. */
-const SECOND_BATCH_OPS_MIN = 16
 /** What waits for the worker, at most. Beyond it the disk is too slow for the load, and a longer queue helps nobody. */
 export const QUEUE_OPS_MAX = 10_000
 export const QUEUE_BYTES_MAX: number = 256 * 1024 * 1024
@@ -113,7 +111,6 @@ export class Channel {
 
   #scheduleSend(): void {
     if (this.#isSendScheduled || this.#queued.length === 0 || this.#sent.length >= BATCHES_SENT_MAX) return
-    if (this.#sent.length > 0 && this.#queuedOps < SECOND_BATCH_OPS_MIN) return
     this.#isSendScheduled = true
     // After the poll phase: what arrived on other sockets in this same turn goes along.
     setImmediate(this.#send)
