@@ -91,3 +91,8 @@ export function median(values: readonly number[]): number {
 function spread(values: readonly number[]): Spread {
   return { median: median(values), min: Math.min(...values), max: Math.max(...values) }
 }
+
+/** Rows that nobody would run: they only show what something brings. */
+export function isForComparison(name: string): boolean {
+  return name.endsWith('-unbatched')
+}

@@ -1,11 +1,13 @@
 import { percent } from './report.ts'
-import type { Results, Row, ScenarioName } from './results.ts'
+import { isForComparison, type Results, type Row, type ScenarioName } from './results.ts'
 
 /** One line of bars for each contestant, one column for each scenario; 100 % is the bare framework. */
 export function renderSvg(results: Results): string {
   const groups = (['fastify', 'express'] as const).map((framework) => ({
     title: framework === 'fastify' ? 'Fastify' : 'Express 5',
-    rows: results.rows.filter((row) => row.framework === framework && row.kind !== 'bare'),
+    rows: results.rows.filter(
+      (row) => row.framework === framework && row.kind !== 'bare' && !isForComparison(row.name),
+    ),
     bare: results.rows.find((row) => row.framework === framework && row.kind === 'bare'),
   }))
   const parts: string[] = []
@@ -97,7 +99,7 @@ function foot({ machine, settings, rows }: Results, y: number): readonly string[
   const faults = [...new Set(rows.map(failedProbes).filter((fault) => fault !== ''))].join('; ')
   const lines = [
     ...(faults === '' ? [] : [`† as set up here: ${faults}.`]),
-    'Dashed: the bare framework. SQLite: a file, WAL, synchronous=FULL; every other store is memory.',
+    'Dashed: the bare framework. SQLite, Redis and PostgreSQL sync every commit to disk, on the same two cores.',
     `${how}. Node ${machine.node}, ${machine.cores} cores, shared with the load generator.`,
   ]
   return lines.map((content, at) => text(MARGIN, y + 12 + at * FOOT_LINE, content, 'small'))

@@ -1,7 +1,10 @@
 import { join } from 'node:path'
 import express from 'express'
 import fastify from 'fastify'
+import { Pool } from 'pg'
+import { createClient } from 'redis'
 import type { Store } from '../../src/store.ts'
+import { findOwn } from '../../test/services/index.ts'
 import { addExpressRoute, addFastifyRoute, serveExpress, serveFastify } from './bare.ts'
 import { built } from './built.ts'
 import type { Started } from './index.ts'
@@ -25,7 +28,7 @@ export async function startExpress(store: StoreName, directory: string): Promise
   return closingAlso(opened, await serveExpress(app))
 }
 
-type StoreName = 'memory' | 'sqlite'
+type StoreName = 'memory' | 'sqlite' | 'postgres' | 'postgres-unbatched' | 'redis'
 
 /** As a user opens them: every option at its default. */
 async function open(store: StoreName, directory: string): Promise<Store> {
@@ -33,8 +36,32 @@ async function open(store: StoreName, directory: string): Promise<Store> {
     const { memoryStore } = await built<typeof import('../../src/stores/memory.ts')>('stores/memory.js')
     return memoryStore()
   }
+  if (store === 'redis') return openRedis()
+  if (store !== 'sqlite')
+    return openPostgres(store === 'postgres' ? {} : { batchMax: 1, inFlightMax: UNBATCHED_CONNECTIONS })
   const { sqliteStore } = await built<typeof import('../../src/stores/sqlite.ts')>('stores/sqlite.js')
   return sqliteStore({ path: join(directory, 'oncekey.sqlite') })
+}
+
+const UNBATCHED_CONNECTIONS = 16
+
+/** A server of its own, durable, that ends with this process. */
+async function openPostgres(options: { batchMax?: number; inFlightMax?: number }): Promise<Store> {
+  const { postgresStore } = await built<typeof import('../../src/stores/postgres.ts')>('stores/postgres.js')
+  const { url } = await serverOf('postgres')
+  return postgresStore(new Pool({ connectionString: url, max: 40 }), options)
+}
+
+async function openRedis(): Promise<Store> {
+  const { redisStore } = await built<typeof import('../../src/stores/redis.ts')>('stores/redis.js')
+  const { url } = await serverOf('redis')
+  return redisStore(await createClient({ url }).connect())
+}
+
+async function serverOf(name: 'postgres' | 'redis'): Promise<{ readonly url: string }> {
+  const server = await findOwn(name)
+  if (typeof server === 'string') throw new Error(server)
+  return server
 }
 
 function closingAlso(store: Store, started: Started): Started {
