@@ -32,9 +32,7 @@ export class StoreAccess {
 
   /** Asks once more with the same token when no reply came: the first may have been lost on its way back. */
   claim(request: ClaimRequest): Awaitable<Claim> {
-    const claim = this.#bounded(this.#store.claim(request))
-    if (!isPromise(claim)) return claim
-    return claim.catch((error) => {
+    return this.#bounded(this.#store.claim(request), same, (error) => {
       if (isFinal(error)) throw error
       this.#tell('store-failed', request.id, undefined, error)
       return this.#bounded(this.#store.claim(request))
@@ -58,8 +56,7 @@ export class StoreAccess {
       return false
     }
     try {
-      const reply = this.#bounded(this.#store.settle(hold.id, hold.token, settlement))
-      return isPromise(reply) ? reply.then(settled, failed) : settled(reply)
+      return this.#bounded(this.#store.settle(hold.id, hold.token, settlement), settled, failed)
     } catch (error) {
       return failed(error)
     }
@@ -135,25 +132,49 @@ export class StoreAccess {
     this.inBackground(retries())
   }
 
-  /** A store that hangs counts as one that failed. One that answers at once, in this process, costs no timer. */
-  #bounded<T>(reply: Awaitable<T>): Awaitable<T> {
-    if (!isPromise(reply)) return reply
+  /**
+   * A store that hangs counts as one that failed. One that answers at once, in this process, costs no timer, and one that
+   * does not costs one promise, whatever is done with its reply.
+   */
+  #bounded<T>(reply: Awaitable<T>): Awaitable<T>
+  #bounded<T>(reply: Awaitable<T>, onReply: (value: T) => T, onFailure: (error: unknown) => Awaitable<T>): Awaitable<T>
+  #bounded<T>(
+    reply: Awaitable<T>,
+    onReply: (value: T) => T = same,
+    onFailure: (error: unknown) => Awaitable<T> = raise,
+  ): Awaitable<T> {
+    if (!isPromise(reply)) return onReply(reply)
     return new Promise<T>((resolve, reject) => {
+      let isOver = false
+      const fail = (error: unknown): void => {
+        if (isOver) return
+        isOver = true
+        this.#timeouts.cancel(alarm)
+        try {
+          resolve(onFailure(error))
+        } catch (final) {
+          reject(final)
+        }
+      }
       const alarm = this.#timeouts.set(() => {
-        reject(new OncekeyError('store-unavailable', `${this.#store.name} gave no reply within ${this.#callMsMax} ms`))
+        fail(new OncekeyError('store-unavailable', `${this.#store.name} gave no reply within ${this.#callMsMax} ms`))
       })
-      reply.then(
-        (value) => {
-          this.#timeouts.cancel(alarm)
-          resolve(value)
-        },
-        (error) => {
-          this.#timeouts.cancel(alarm)
-          reject(error)
-        },
-      )
+      reply.then((value) => {
+        if (isOver) return
+        isOver = true
+        this.#timeouts.cancel(alarm)
+        resolve(onReply(value))
+      }, fail)
     })
   }
+}
+
+function same<T>(value: T): T {
+  return value
+}
+
+function raise(error: unknown): never {
+  throw error
 }
 
 export function isPromise<T>(value: Awaitable<T>): value is Promise<T> {

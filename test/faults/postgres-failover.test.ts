@@ -1,10 +1,8 @@
-import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
 import { Client } from 'pg'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { launch, postgres, type Server, Unavailable } from '../services/index.ts'
 import { postgresStandby } from '../services/postgres-standby.ts'
-import { answered, claimOf, freshTable, open, poolOf, processWarnings } from '../support/postgres.ts'
+import { answered, claimOf, freshTable, open, poolOf, processWarnings, signalBackends } from '../support/postgres.ts'
 
 /** What the guarantees table says of PostgreSQL beyond a crash of one server, and what is lost where it says so. */
 const missing = whyMissing()
@@ -52,7 +50,7 @@ describe.skipIf(missing !== '')(`what PostgreSQL keeps${missing}`, () => {
     const unsafe = open(poolOf(server.url, { options: '-c synchronous_commit=off' }), table)
     await safe.claim(claimOf('safe'))
     expect(await unsafe.claim(claimOf('unsafe'))).toMatchObject({ state: 'acquired' })
-    signalAll(server, 'SIGKILL')
+    signalBackends(server, 'SIGKILL')
     await server.kill()
     await server.start()
     expect(warnings).toEqual([expect.stringMatching(/synchronous_commit is off/)])
@@ -68,7 +66,7 @@ describe.skipIf(missing !== '')(`what PostgreSQL keeps${missing}`, () => {
     const store = open(pool, table)
     await store.claim(claimOf('a'))
     await pool.query(`ALTER TABLE ${table} SET UNLOGGED; CHECKPOINT`)
-    signalAll(server, 'SIGKILL')
+    signalBackends(server, 'SIGKILL')
     await server.kill()
     await server.start()
     expect(await store.read('a')).toBeUndefined()
@@ -106,13 +104,6 @@ async function untilOn(server: Server, ...statements: string[]): Promise<void> {
     }
   }
   await expect.poll(rows, PATIENT).toBeGreaterThan(0)
-}
-
-/** Every process of the server but its first: those that serve connections, and those that write or receive the log. */
-function signalAll(server: Server, signal: NodeJS.Signals): void {
-  const pid = readFileSync(join(server.folder, 'data', 'postmaster.pid'), 'utf8').split('\n')[0] ?? ''
-  const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ')
-  for (const child of children) if (child !== '') process.kill(Number(child), signal)
 }
 
 function whyMissing(): string {

@@ -9,7 +9,7 @@ import type { Pool } from 'pg'
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest'
 import { OncekeyError } from '../../src/error.ts'
 import { findOwn, freePort } from '../services/index.ts'
-import { answered, claimOf, freshTable, lent, open, poolOf } from '../support/postgres.ts'
+import { answered, claimOf, freshTable, lent, open, poolOf, signalBackends } from '../support/postgres.ts'
 
 const own = await findOwn('postgres')
 const url = typeof own === 'string' ? '' : own.url
@@ -103,7 +103,7 @@ describe.skipIf(url === '')(`PostgreSQL that fails${missing}`, () => {
     const store = open(poolOf(url), freshTable(), { callMsMax: 300 })
     await store.claim(claimOf('a'))
     server().freeze()
-    signalBackends('SIGSTOP')
+    signalBackends(server(), 'SIGSTOP')
     try {
       const refusals = await Promise.allSettled([
         store.settle('a', 'mine', answered),
@@ -118,7 +118,7 @@ describe.skipIf(url === '')(`PostgreSQL that fails${missing}`, () => {
       }
     } finally {
       server().thaw()
-      signalBackends('SIGCONT')
+      signalBackends(server(), 'SIGCONT')
     }
     const settled = async () => {
       try {
@@ -345,18 +345,6 @@ function start(...[part, table, arg]: [string, string, string]) {
 
 /** kill -9 of every process of the server at once: those that serve connections get no time to finish anything. */
 async function crash(): Promise<void> {
-  signalBackends('SIGKILL')
+  signalBackends(server(), 'SIGKILL')
   await server().kill()
-}
-
-/** The server's own signal reaches only its first process; those that serve connections are its children. */
-function signalBackends(signal: NodeJS.Signals): void {
-  const data = join(server().folder, 'data', 'postmaster.pid')
-  const pid = readFileSync(data, 'utf8').split('\n')[0] ?? ''
-  for (const child of childrenOf(pid)) process.kill(Number(child), signal)
-}
-
-function childrenOf(pid: string): string[] {
-  const text = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8')
-  return text.split(' ').filter((child) => child !== '')
 }

@@ -1,8 +1,11 @@
 import { randomBytes } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { Pool, type PoolClient, type PoolConfig } from 'pg'
 import { onTestFinished } from 'vitest'
 import type { ClaimRequest, Settlement, TransactionalStore } from '../../src/store.ts'
 import { type PostgresStoreOptions, postgresStore } from '../../src/stores/postgres.ts'
+import type { Server } from '../services/index.ts'
 
 export const HOUR_MS = 3_600_000
 
@@ -82,4 +85,20 @@ export function processWarnings(): string[] {
   process.on('warning', listener)
   onTestFinished(() => void process.removeListener('warning', listener))
   return warnings
+}
+
+/**
+ * The server's own signal reaches only its first process: this reaches the others, those that serve connections and
+ * those that write or receive the log. One that ended between being listed and being signalled is as good as killed.
+ */
+export function signalBackends({ folder }: Server, signal: NodeJS.Signals): void {
+  const pid = readFileSync(join(folder, 'data', 'postmaster.pid'), 'utf8').split('\n')[0] ?? ''
+  const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ')
+  for (const child of children.filter((text) => text !== '')) {
+    try {
+      process.kill(Number(child), signal)
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
+    }
+  }
 }

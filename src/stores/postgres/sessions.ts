@@ -37,6 +37,12 @@ export interface PostgresPool<Client extends PostgresPoolClient = PostgresPoolCl
   removeListener(event: 'error', listener: (error: Error) => void): unknown
 }
 
+/** The other way in which a `pg` pool gives out a connection. */
+type ConnectWithCallback<Client> = (
+  this: unknown,
+  callback: (error: Error | undefined, client: Client | undefined) => void,
+) => void
+
 /** Every value comes as the text that PostgreSQL wrote: the parsers that a program sets for itself do not matter. */
 export type Row = ReadonlyArray<string | null>
 
@@ -61,8 +67,6 @@ export class Sessions<Client extends PostgresPoolClient = PostgresPoolClient> {
   async use<T>(task: (session: Session<Client>) => Promise<T>): Promise<T> {
     const client = await this.connect()
     const session = new Session(client, this.#callMsMax)
-    // A connection that breaks while it is borrowed also says so by an event; unheard, it would end the process.
-    client.on('error', ignore)
     try {
       return await task(session)
     } finally {
@@ -82,7 +86,7 @@ export class Sessions<Client extends PostgresPoolClient = PostgresPoolClient> {
 
   /** Bounded; whoever takes one gives it back by its `release`. */
   async connect(): Promise<Client> {
-    const connecting = this.#pool.connect()
+    const connecting = this.#borrow()
     let timer: NodeJS.Timeout | undefined
     const timeout = new Promise<undefined>((resolve) => {
       timer = setTimeout(resolve, this.#callMsMax, undefined)
@@ -96,7 +100,10 @@ export class Sessions<Client extends PostgresPoolClient = PostgresPoolClient> {
       clearTimeout(timer)
     }
     connecting.then(
-      (client) => client.release(),
+      (client) => {
+        client.removeListener('error', ignore)
+        client.release()
+      },
       () => {},
     )
     throw new OncekeyError(
@@ -105,6 +112,21 @@ export class Sessions<Client extends PostgresPoolClient = PostgresPoolClient> {
         'connections are in use by others. Nothing was recorded. Do not hold a connection of this pool while waiting ' +
         'for oncekey, make the pool larger, or give the store a pool of its own.',
     )
+  }
+
+  /**
+   * A connection that breaks while it is borrowed says so by an event; unheard, it would end the process. It can break in
+   * the very packet that says it is ready, so the listener is there before a promise could have told of it.
+   */
+  #borrow(): Promise<Client> {
+    const connect = this.#pool.connect as unknown as ConnectWithCallback<Client>
+    return new Promise((resolve, reject) => {
+      connect.call(this.#pool, (error, client) => {
+        client?.on('error', ignore)
+        if (client) resolve(client)
+        else reject(error)
+      })
+    })
   }
 }
 
