@@ -7,7 +7,7 @@ import type { Store } from '../store.ts'
 import { storeSuite } from '../testing/store-suite.ts'
 import { mongodbStore } from './mongodb.ts'
 
-const TICK_MS = 150
+const TICK_MS = 300
 const COLLECTION = `oncekey-suite-${process.pid}`
 const given = process.env.MONGODB_URL
 const found = await find()

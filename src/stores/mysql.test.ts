@@ -50,7 +50,7 @@ function suiteOn(title: string, url: string): void {
           },
         }
       },
-      { without: { 'exact-clock': 'the clock is the MySQL server’s own' }, tickMs: 200 },
+      { without: { 'exact-clock': 'the clock is the MySQL server’s own' }, tickMs: 300 },
     )
   })
 }

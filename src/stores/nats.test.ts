@@ -5,7 +5,7 @@ import { connectTo, findNats, makeBucket, open } from '../../test/support/nats.t
 import type { Store } from '../store.ts'
 import { storeSuite } from '../testing/store-suite.ts'
 
-const TICK_MS = 150
+const TICK_MS = 300
 /** The store's clock is behind the server's by the duration of a request, never before it. */
 const CLOCK_BEHIND_MS = 20
 

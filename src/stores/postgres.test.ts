@@ -44,7 +44,7 @@ function suiteOn(title: string, url: string): void {
           },
         }
       },
-      { without, tickMs: 200 },
+      { without, tickMs: 300 },
     )
   })
 }
