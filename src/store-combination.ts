@@ -1,6 +1,7 @@
 import type { Clock } from './clock.ts'
 import { OncekeyError } from './error.ts'
 import type { Answer, Awaitable, RecordState, Store } from './store.ts'
+import { isPromise } from './store-access.ts'
 
 /** What the stores that are made of stores have in common. */
 
@@ -81,10 +82,6 @@ export function within<T>(clock: Clock, msMax: number, name: string, call: () =>
     })
     reply.then(resolve, reject).finally(cancel)
   })
-}
-
-export function isPromise<T>(value: Awaitable<T>): value is Promise<T> {
-  return typeof (value as Promise<T> | undefined)?.then === 'function'
 }
 
 /** The store cannot be reached. Anything else that it throws is an answer: full, closed, misused. */

@@ -2,6 +2,7 @@ import type { Clock } from '../clock.ts'
 import { systemClock } from '../clock.ts'
 import { OncekeyError } from '../error.ts'
 import type { Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
+import { assertDuration, assertLease } from '../store-checks.ts'
 import { Answered, append, Lanes, Link, Row, unlink } from './memory/rows.ts'
 
 export interface MemoryStoreOptions {
@@ -53,7 +54,7 @@ class MemoryStore implements Store {
   claim(request: ClaimRequest): Claim {
     this.#assertOpen()
     assertLease(request.leaseMs)
-    assertLifetime('unknownTtlMs', request.unknownTtlMs)
+    assertDuration('unknownTtlMs', request.unknownTtlMs)
     const now = this.#now()
     const row = this.#live(request.id, now)
     if (row === undefined) {
@@ -75,8 +76,8 @@ class MemoryStore implements Store {
   settle(id: string, token: string, settlement: Settlement): boolean {
     this.#assertOpen()
     const { ttlMs, expiredTtlMs } = settlement
-    assertLifetime('ttlMs', ttlMs)
-    assertLifetime('expiredTtlMs', expiredTtlMs)
+    assertDuration('ttlMs', ttlMs)
+    assertDuration('expiredTtlMs', expiredTtlMs)
     const now = this.#now()
     const row = this.#live(id, now)
     if (row === undefined || row.token !== token) return false
@@ -103,7 +104,7 @@ class MemoryStore implements Store {
 
   renew(id: string, token: string, leaseMs: number): boolean {
     this.#assertOpen()
-    assertLifetime('leaseMs', leaseMs)
+    assertDuration('leaseMs', leaseMs)
     const now = this.#now()
     const row = this.#pending(id, token, now)
     if (row === undefined) return false
@@ -258,17 +259,4 @@ class MemoryStore implements Store {
       )
     }
   }
-}
-
-function assertLease(leaseMs: number): void {
-  if (leaseMs > 0 && leaseMs < Number.POSITIVE_INFINITY) return
-  throw new OncekeyError(
-    'config-invalid',
-    `leaseMs is ${leaseMs}; a claim needs a lease of more than 0 ms, or nothing would protect the running operation.`,
-  )
-}
-
-function assertLifetime(field: string, valueMs: number): void {
-  if (valueMs >= 0 && valueMs < Number.POSITIVE_INFINITY) return
-  throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
 }

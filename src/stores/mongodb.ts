@@ -9,6 +9,7 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
+import { assertDuration } from '../store-checks.ts'
 import type { MongodbClient, MongodbCollection, MongodbSession, MongodbWriteConcern } from './mongodb/client.ts'
 import { assertFits } from './mongodb/document.ts'
 import { isClientClosed, noReply, toOncekeyError } from './mongodb/faults.ts'
@@ -273,9 +274,4 @@ function assertSettlement({ ttlMs, expiredTtlMs, answer }: Settlement): void {
   assertDuration('ttlMs', ttlMs)
   assertDuration('expiredTtlMs', expiredTtlMs)
   assertFits(answer)
-}
-
-function assertDuration(field: string, valueMs: number): void {
-  if (valueMs >= 0 && valueMs < Number.POSITIVE_INFINITY) return
-  throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
 }

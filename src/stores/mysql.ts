@@ -10,7 +10,8 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
-import { assertClaim, assertDuration, assertSettlement } from './mysql/checks.ts'
+import { assertDuration } from '../store-checks.ts'
+import { assertClaim, assertSettlement } from './mysql/checks.ts'
 import { errorNumber, NO_SUCH_TABLE, toOncekeyError } from './mysql/faults.ts'
 import { Operators } from './mysql/operators.ts'
 import type { Reply, WriteOp } from './mysql/records.ts'

@@ -10,7 +10,8 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
-import { assertDuration, assertLease, assertSettlement } from './postgres/checks.ts'
+import { assertDuration, assertLease } from '../store-checks.ts'
+import { assertSettlement } from './postgres/checks.ts'
 import { sqlState, toOncekeyError, UNDEFINED_TABLE } from './postgres/faults.ts'
 import type { ListenConnection } from './postgres/listener.ts'
 import { Listener } from './postgres/listener.ts'

@@ -2,6 +2,7 @@ import { Alarms } from '../alarms.ts'
 import { systemClock } from '../clock.ts'
 import { OncekeyError } from '../error.ts'
 import type { Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
+import { assertDuration, assertLease } from '../store-checks.ts'
 import type { Arg, RedisClient } from './redis/clients.ts'
 import { type Ask, type Driver, driverOf } from './redis/drivers.ts'
 import { faultOf } from './redis/faults.ts'
@@ -280,17 +281,4 @@ function count(limit: number): number {
 /** The records count in whole milliseconds; a part of one counts as one. */
 function whole(durationMs: number): string {
   return String(Math.min(Math.ceil(durationMs), DURATION_MS_MAX))
-}
-
-function assertLease(leaseMs: number): void {
-  if (leaseMs > 0 && leaseMs < Number.POSITIVE_INFINITY) return
-  throw new OncekeyError(
-    'config-invalid',
-    `leaseMs is ${leaseMs}; a claim needs a lease of more than 0 ms, or nothing would protect the running operation.`,
-  )
-}
-
-function assertDuration(field: string, valueMs: number): void {
-  if (valueMs >= 0 && valueMs < Number.POSITIVE_INFINITY) return
-  throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
 }

@@ -14,6 +14,7 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
+import { assertDuration, assertLease } from '../store-checks.ts'
 import { Channel } from './sqlite/channel.ts'
 import { fromText, idOfKey } from './sqlite/encoding.ts'
 import { MIGRATIONS } from './sqlite/schema.ts'
@@ -254,19 +255,6 @@ function count(limit: number): number {
 /** The table counts in whole milliseconds; a part of one counts as one. */
 function whole(durationMs: number): number {
   return Math.min(Math.ceil(durationMs), DURATION_MS_MAX)
-}
-
-function assertLease(leaseMs: number): void {
-  if (leaseMs > 0 && leaseMs < Number.POSITIVE_INFINITY) return
-  throw new OncekeyError(
-    'config-invalid',
-    `leaseMs is ${leaseMs}; a claim needs a lease of more than 0 ms, or nothing would protect the running operation.`,
-  )
-}
-
-function assertDuration(field: string, valueMs: number): void {
-  if (valueMs >= 0 && valueMs < Number.POSITIVE_INFINITY) return
-  throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
 }
 
 /** The SQL that makes the tables, in order. The names are fixed: they stand beside the application's own. */

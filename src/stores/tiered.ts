@@ -1,7 +1,8 @@
 import { type Clock, systemClock } from '../clock.ts'
 import { OncekeyError } from '../error.ts'
 import type { Awaitable, Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
-import { assertBound, Calls, isPromise, type Settled } from '../store-combination.ts'
+import { isPromise } from '../store-access.ts'
+import { assertBound, Calls, type Settled } from '../store-combination.ts'
 import { CachedAnswers } from './tiered/cached-answers.ts'
 import { Owned } from './tiered/owned.ts'
 

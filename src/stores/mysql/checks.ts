@@ -1,5 +1,6 @@
 import { OncekeyError } from '../../error.ts'
 import type { ClaimRequest, Settlement } from '../../store.ts'
+import { assertDuration, assertLease } from '../../store-checks.ts'
 import { bytesOf } from './encoding.ts'
 
 /** What the columns hold. A server that is not in strict mode would cut longer values off, and mix two records up. */
@@ -11,12 +12,7 @@ const BODY_BYTES_MAX = 128 * 1_024 * 1_024
 
 export function assertClaim(request: ClaimRequest): void {
   const { id, token, fingerprint, leaseMs, unknownTtlMs, labels } = request
-  if (!(leaseMs > 0 && leaseMs < Number.POSITIVE_INFINITY)) {
-    throw new OncekeyError(
-      'config-invalid',
-      `leaseMs is ${leaseMs}; a claim needs a lease of more than 0 ms, or nothing would protect the running operation.`,
-    )
-  }
+  assertLease(leaseMs)
   assertDuration('unknownTtlMs', unknownTtlMs)
   assertBytes('id', bytesOf(id), TEXT_BYTES_MAX)
   assertBytes('token', bytesOf(token), TEXT_BYTES_MAX)
@@ -37,11 +33,6 @@ export function assertSettlement({ ttlMs, expiredTtlMs, answer }: Settlement): v
     `The body has ${bytes} bytes; the MySQL store keeps ${BODY_BYTES_MAX} at most. Nothing was recorded; keep large ` +
       'results elsewhere, and answer with where they are.',
   )
-}
-
-export function assertDuration(field: string, valueMs: number): void {
-  if (valueMs >= 0 && valueMs < Number.POSITIVE_INFINITY) return
-  throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
 }
 
 function assertBytes(field: string, bytes: number, bytesMax: number): void {

@@ -18,16 +18,3 @@ export function tooContended(id: string): OncekeyError {
       'recorded; ask again.',
   )
 }
-
-export function assertLease(leaseMs: number): void {
-  if (leaseMs > 0 && leaseMs < Number.POSITIVE_INFINITY) return
-  throw new OncekeyError(
-    'config-invalid',
-    `leaseMs is ${leaseMs}; a claim needs a lease of more than 0 ms, or nothing would protect the running operation.`,
-  )
-}
-
-export function assertDuration(field: string, valueMs: number): void {
-  if (valueMs >= 0 && valueMs < Number.POSITIVE_INFINITY) return
-  throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
-}

@@ -1,5 +1,6 @@
 import { OncekeyError } from '../../error.ts'
-import { assertDuration } from './checks.ts'
+import { assertDuration } from '../../store-checks.ts'
+
 import { type Table, tableOf } from './schema.ts'
 import type { PostgresClient } from './sessions.ts'
 import type { Isolation } from './transaction.ts'

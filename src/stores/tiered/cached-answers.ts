@@ -1,6 +1,7 @@
 import type { Clock } from '../../clock.ts'
 import type { Awaitable, Settlement, Store, StoredRecord } from '../../store.ts'
-import { copyOf, isPromise, type Settled, within } from '../../store-combination.ts'
+import { isPromise } from '../../store-access.ts'
+import { copyOf, type Settled, within } from '../../store-combination.ts'
 
 /**
  * The cache as tiered uses it: settled answers, each with a lifetime that ends no later than in the ledger. Whatever
