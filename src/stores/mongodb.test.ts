@@ -3,11 +3,11 @@ import { afterAll, describe, it } from 'vitest'
 import type { Service } from '../../test/services/index.ts'
 import { findMongod } from '../../test/services/mongod.ts'
 import { connectTo } from '../../test/support/mongodb.ts'
+import { SERVER_TICKS } from '../../test/support/server-ticks.ts'
 import type { Store } from '../store.ts'
 import { storeSuite } from '../testing/store-suite.ts'
 import { mongodbStore } from './mongodb.ts'
 
-const TICK_MS = 300
 const COLLECTION = `oncekey-suite-${process.pid}`
 const given = process.env.MONGODB_URL
 const found = await find()
@@ -26,7 +26,7 @@ if (typeof found === 'string') {
   describe(`the store suite, on two clients of ${found.title}`, () => {
     const sweep = { sweep: 'the TTL monitor of this server frees records too' }
     const without = { 'exact-clock': 'the clock is a real server’s', ...(given ? sweep : {}) }
-    storeSuite({ describe, it, skip: it.skip }, harness, { tickMs: TICK_MS, without })
+    storeSuite({ describe, it, skip: it.skip }, harness, { ...SERVER_TICKS, without })
   })
 }
 

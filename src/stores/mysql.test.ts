@@ -2,6 +2,7 @@ import { createPool, type Pool } from 'mysql2/promise'
 import { afterAll, describe, it } from 'vitest'
 import { findService } from '../../test/services/index.ts'
 import { freshTable } from '../../test/support/mysql.ts'
+import { SERVER_TICKS } from '../../test/support/server-ticks.ts'
 import { storeSuite } from '../testing/store-suite.ts'
 import { mysqlStore } from './mysql.ts'
 
@@ -50,7 +51,7 @@ function suiteOn(title: string, url: string): void {
           },
         }
       },
-      { without: { 'exact-clock': 'the clock is the MySQL server’s own' }, tickMs: 300 },
+      { ...SERVER_TICKS, without: { 'exact-clock': 'the clock is the MySQL server’s own' } },
     )
   })
 }

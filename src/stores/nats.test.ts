@@ -2,10 +2,10 @@ import { jetstreamManager } from '@nats-io/jetstream'
 import type { NatsConnection } from '@nats-io/transport-node'
 import { afterAll, describe, it } from 'vitest'
 import { connectTo, findNats, makeBucket, open } from '../../test/support/nats.ts'
+import { SERVER_TICKS } from '../../test/support/server-ticks.ts'
 import type { Store } from '../store.ts'
 import { storeSuite } from '../testing/store-suite.ts'
 
-const TICK_MS = 300
 /** The store's clock is behind the server's by the duration of a request, never before it. */
 const CLOCK_BEHIND_MS = 20
 
@@ -23,7 +23,7 @@ if (typeof found === 'string') {
   for (let i = 0; i < 2; i++) connections.push(await connectTo(found.url))
   describe(`the store suite, on two connections to ${found.title}`, () => {
     let buckets = 0
-    const options = { tickMs: TICK_MS, without: { 'exact-clock': 'the clock is a real server’s' } }
+    const options = { ...SERVER_TICKS, without: { 'exact-clock': 'the clock is a real server’s' } }
     storeSuite(
       { describe, it, skip: it.skip },
       async () => {

@@ -2,6 +2,7 @@ import { Pool } from 'pg'
 import { afterAll, describe, it } from 'vitest'
 import { findService, launch, pgbouncer, type Server } from '../../test/services/index.ts'
 import { freshTable } from '../../test/support/postgres.ts'
+import { SERVER_TICKS } from '../../test/support/server-ticks.ts'
 import { storeSuite } from '../testing/store-suite.ts'
 import { postgresStore } from './postgres.ts'
 
@@ -44,7 +45,7 @@ function suiteOn(title: string, url: string): void {
           },
         }
       },
-      { without, tickMs: 300 },
+      { ...SERVER_TICKS, without },
     )
   })
 }

@@ -169,6 +169,26 @@ describe('storeSuite', () => {
     await expect(runStoreCase(failing, factory)).rejects.toThrow('found')
     expect(disposed).toBe(2)
   })
+
+  it('a case that failed while the clock ran away is judged again with longer ticks; one that failed in time is not', async () => {
+    const ticksMs: number[] = []
+    const slowFor = (busyMs: number): StoreCase => ({
+      group: 'own',
+      name: 'failing',
+      run: async ({ tickMs }) => {
+        ticksMs.push(tickMs)
+        const until = performance.now() + busyMs
+        while (performance.now() < until);
+        assert.fail(`found at ${tickMs}`)
+      },
+    })
+    const factory = async () => harnessWith(undefined)
+    await expect(runStoreCase(slowFor(60), factory, { tickMs: 20, tickMsMax: 80 })).rejects.toThrow('found at 80')
+    expect(ticksMs).toEqual([20, 40, 80])
+    const hour = { tickMs: 3_600_000, tickMsMax: 100 * 3_600_000 }
+    await expect(runStoreCase(slowFor(0), factory, hour)).rejects.toThrow('found at 3600000')
+    expect(ticksMs).toHaveLength(4)
+  })
 })
 
 async function catchesAny(storeCase: StoreCase): Promise<boolean> {

@@ -3,12 +3,10 @@ import type { RedisClient } from '../../src/stores/redis.ts'
 import { redisStore } from '../../src/stores/redis.ts'
 import type { StoreHarness } from '../../src/testing/store-suite.ts'
 import { storeSuite } from '../../src/testing/store-suite.ts'
+import { SERVER_TICKS } from './server-ticks.ts'
 
 /** A client and its end. */
 type Opened = readonly [client: RedisClient, end: () => unknown]
-
-/** Long enough for a dozen calls on a machine that is busy with other tests. */
-const TICK_MS = 500
 
 let stores = 0
 
@@ -44,8 +42,7 @@ export function suiteOn<Found extends object>(
   describe(`the store suite: ${kind}`, () => {
     // Together, for most of the time they wait for the server's clock.
     storeSuite({ describe, it: it.concurrent, skip: it.skip }, factory, {
-      tickMs: TICK_MS,
-      patienceMs: 30_000,
+      ...SERVER_TICKS,
       without: { 'exact-clock': 'the clock is the server’s own', sweep: 'Redis frees by itself what is gone' },
     })
   })

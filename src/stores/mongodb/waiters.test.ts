@@ -3,6 +3,7 @@ import { afterAll, describe, expect, it, onTestFinished } from 'vitest'
 import type { Server } from '../../../test/services/index.ts'
 import { findMongod, findStandalone } from '../../../test/services/mongod.ts'
 import { claimOf, connectTo, settlementOf } from '../../../test/support/mongodb.ts'
+import { SERVER_TICKS } from '../../../test/support/server-ticks.ts'
 import type { Store } from '../../store.ts'
 import { runStoreCase, storeCases } from '../../testing/store-suite.ts'
 import { mongodbStore } from '../mongodb.ts'
@@ -81,7 +82,7 @@ describe.skipIf(typeof standalone === 'string')(`a server without a replica set,
           await clientOf(standalone).db('oncekey').collection('waits').deleteMany({})
         },
       }),
-      { tickMs: 150 },
+      SERVER_TICKS,
     )
   })
 
