@@ -1,13 +1,29 @@
 import { defineConfig } from 'vitest/config'
 
+/** They kill, freeze and flood servers, and count in the clocks of those: one file at a time, after all others. */
+const ROUGH = ['test/faults/**/*.test.ts', 'test/crash.test.ts', 'examples/**/*.test.ts']
+
 export default defineConfig({
   test: {
-    include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
     pool: 'forks',
-    // One file at a time: the suites of the real servers count in ticks of a real clock, and a busy machine stretches them.
-    maxWorkers: 1,
     // Generous, because machines are shared: a test ends by what it waits for, and this is only the last resort.
     testTimeout: 180_000,
     hookTimeout: 60_000,
+    projects: [
+      {
+        extends: true,
+        test: {
+          name: 'parts',
+          include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
+          exclude: ROUGH,
+          maxWorkers: 2,
+          sequence: { groupOrder: 1 },
+        },
+      },
+      {
+        extends: true,
+        test: { name: 'rough', include: ROUGH, maxWorkers: 1, sequence: { groupOrder: 2 } },
+      },
+    ],
   },
 })

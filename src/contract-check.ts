@@ -151,7 +151,7 @@ const FIELDS: { readonly [K in keyof Contract]: Kind | Fields } = {
   storeFailure: oneOf('open', 'closed'),
   headers: { replayed: text, recorded: text, echoKey: flag, keep: texts },
   errors: {
-    shape: oneOf('problem', 'nested', 'flat'),
+    shape: oneOf('problem', 'nested', 'stripe', 'flat'),
     docsUrl: text,
     statuses: forEachCode(number),
     codes: forEachCode(optionalText),

@@ -62,8 +62,8 @@ export interface Contract {
     readonly keep: readonly string[]
   }
   readonly errors: {
-    /** `problem`: RFC 9457. `nested`: `{"error":{"code","type","message"}}`. `flat`: `{"code","message"}`. */
-    readonly shape: 'problem' | 'nested' | 'flat'
+    /** `problem`: RFC 9457. `nested`: `{"error":{"code","message"}}`; `stripe` has a `type` in it, too. `flat`: `{"code","message"}`. */
+    readonly shape: 'problem' | 'nested' | 'stripe' | 'flat'
     readonly docsUrl: string
     readonly statuses: Readonly<Record<RefusalCode, number>>
     /** Other names for the codes on the wire. */

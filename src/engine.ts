@@ -3,7 +3,7 @@ import { type Clock, systemClock } from './clock.ts'
 import { type Contract, type Verdict, verdicts } from './contract.ts'
 import { checkContract } from './contract-check.ts'
 import { OncekeyError, type RefusalCode } from './error.ts'
-import { type EventType, publish } from './events.ts'
+import { type EventType, publish, type Subject } from './events.ts'
 import {
   CurrentRun,
   type Done,
@@ -77,7 +77,7 @@ export class Engine {
 
   /** Runs the work at most once for this operation, whoever else asks, and says what its answer is. */
   execute(operation: Operation, work: Work): Promise<Result> {
-    const hold: Hold = { id: operation.id, token: this.#newToken() }
+    const hold: Hold = { id: operation.id, token: this.#newToken(), labels: operation.labels }
     const askedMs = this.#clock.now()
     try {
       const claim = this.#access.claim(this.#claimRequest(operation, hold))
@@ -126,7 +126,7 @@ export class Engine {
           state === 'running' && fingerprint === operation.fingerprint && this.contract.inFlight === 'wait'
         if (!mayWait) return this.#answerFrom(operation, claim)
         running = claim
-        if (waitUntil === undefined) this.#tell('waiting', hold.id)
+        if (waitUntil === undefined) this.#tell('waiting', hold)
         waitUntil ??= this.#clock.now() + this.contract.waitMsMax
         const waited = await this.#waiters.wait(hold.id, waitUntil)
         if (waited.state !== 'changed') return this.#answerFrom(operation, claim)
@@ -156,7 +156,7 @@ export class Engine {
       end = await store.transaction(
         this.#claimRequest(operation, { id, token: this.#newToken() }),
         async (tx, attempt) => {
-          this.#tell(attempt > 1 ? 'takeover' : 'claimed', id)
+          this.#tell(attempt > 1 ? 'takeover' : 'claimed', operation)
           done = await work(tx, new CurrentRun(operation, attempt, undefined)).catch((error) => {
             thrown = { error }
             throw error
@@ -170,13 +170,13 @@ export class Engine {
       if (thrown) throw thrown.error
       // What is not the store's own error came from the database about the user's rows: a constraint that the commit broke.
       if (!(error instanceof OncekeyError) || error.code === 'config-invalid') throw error
-      this.#tell('store-failed', id, undefined, error)
+      this.#tell('store-failed', operation, undefined, error)
       const detail = done && COMMIT_LOST
-      return this.#refuse('store-unavailable', 'refused', id, RETRY_AFTER_STORE_MS, detail)
+      return this.#refuse('store-unavailable', 'refused', operation, RETRY_AFTER_STORE_MS, detail)
     }
     if (end.state !== 'committed' && end.state !== 'rolled-back') return this.#answerFrom(operation, end)
     const record = end.state === 'committed' ? 'kept' : 'released'
-    this.#tell(record, id)
+    this.#tell(record, operation, done?.kind === 'answered' ? done.answer.status : undefined)
     return { kind: 'executed', done: done as Done, record }
   }
 
@@ -186,31 +186,31 @@ export class Engine {
   }
 
   /** What the record of an earlier request means for this one. */
-  #answerFrom({ id, fingerprint }: Operation, record: RecordState): Result {
-    if (record.fingerprint !== fingerprint) return this.#refuse('key-conflict', 'conflict', id)
+  #answerFrom(operation: Operation, record: RecordState): Result {
+    if (record.fingerprint !== operation.fingerprint) return this.#refuse('key-conflict', 'conflict', operation)
     switch (record.state) {
       case 'settled':
-        return this.#replay(id, record.answer)
+        return this.#replay(operation, record.answer)
       case 'running':
-        return this.#refuse('in-flight', 'in-flight', id, record.leaseLeftMs)
+        return this.#refuse('in-flight', 'in-flight', operation, record.leaseLeftMs)
       case 'unknown':
-        return this.#refuse('outcome-unknown', 'unknown', id)
+        return this.#refuse('outcome-unknown', 'unknown', operation)
       case 'expired':
-        return this.#refuse('key-expired', 'expired', id)
+        return this.#refuse('key-expired', 'expired', operation)
       default:
         return record satisfies never
     }
   }
 
-  #replay(id: string, answer: Answer): Result {
-    if (answer.body === null) return this.#refuse('answer-not-kept', 'not-kept', id)
-    this.#tell('replayed', id, answer.status)
+  #replay(subject: Subject, answer: Answer): Result {
+    if (answer.body === null) return this.#refuse('answer-not-kept', 'not-kept', subject)
+    this.#tell('replayed', subject, answer.status)
     return { kind: 'replayed', answer }
   }
 
   /** This attempt owns the operation until its lease is lost. */
   async #own(operation: Operation, hold: Hold, attempt: number, askedMs: number, work: Work): Promise<Result> {
-    this.#tell(attempt > 1 ? 'takeover' : 'claimed', hold.id)
+    this.#tell(attempt > 1 ? 'takeover' : 'claimed', hold)
     const lease = new Lease(this.#access, this.contract.lease, this.#clock, this.#renewals, hold, askedMs)
     const run = new CurrentRun(operation, attempt, lease)
     try {
@@ -218,19 +218,19 @@ export class Engine {
       if (found === 'rerun') {
         const done = await work(run)
         lease.stop()
-        if (lease.lost) this.#tell('lease-lost', hold.id)
+        if (lease.lost) this.#tell('lease-lost', hold)
         const record = this.#conclude(hold, done, lease.untilMs)
         return { kind: 'executed', done, record: isPromise(record) ? await record : record }
       }
       lease.stop()
       if (found === 'unknown') {
         await this.#access.giveUp(hold)
-        return this.#refuse('outcome-unknown', 'unknown', hold.id)
+        return this.#refuse('outcome-unknown', 'unknown', hold)
       }
       // The hook knows what the earlier owner did: from now on that is the answer, for this request too.
       const kept = await this.#access.settle(hold, this.#settlement(found), lease.untilMs)
       // Somebody else was faster, or the store is away: the record, and not this hook, says what the answer is.
-      return kept ? this.#replay(hold.id, found) : this.#refuse('outcome-unknown', 'unknown', hold.id)
+      return kept ? this.#replay(hold, found) : this.#refuse('outcome-unknown', 'unknown', hold)
     } catch (error) {
       // Work reports its failures as values; one that throws has told us nothing of its effect.
       lease.stop()
@@ -253,14 +253,14 @@ export class Engine {
 
   /** Nothing is known of the operation, and the contract decides what weighs more: the guarantee, or the answer. */
   async #withoutStore(operation: Operation, hold: Hold, error: unknown, work: Work): Promise<Result> {
-    this.#tell('store-failed', hold.id, undefined, error)
+    this.#tell('store-failed', hold, undefined, error)
     const retryUntilMs = this.#clock.now() + this.contract.lease.ms
     if (this.contract.storeFailure === 'closed') {
       // The claim may have arrived though its reply did not: nothing ran, so it must not stand.
       this.#access.undoClaim(hold)
-      return this.#refuse('store-unavailable', 'refused', hold.id, RETRY_AFTER_STORE_MS)
+      return this.#refuse('store-unavailable', 'refused', hold, RETRY_AFTER_STORE_MS)
     }
-    this.#tell('unprotected', hold.id)
+    this.#tell('unprotected', hold)
     const done = await work(new CurrentRun(operation, 1, undefined))
     // Should the claim have arrived after all, its record gets its answer; if it has not, this changes nothing.
     this.#access.inBackground(Promise.resolve(this.#conclude(hold, done, retryUntilMs)))
@@ -281,13 +281,13 @@ export class Engine {
       : { outcome: 'rejected', answer, ttlMs: rejectedMs, expiredTtlMs: expiredMs }
   }
 
-  #refuse(code: RefusalCode, event: EventType, id: string, retryAfterMs?: number, detail?: string): Result {
-    this.#tell(event, id)
+  #refuse(code: RefusalCode, event: EventType, subject: Subject, retryAfterMs?: number, detail?: string): Result {
+    this.#tell(event, subject)
     return { kind: 'refused', refusal: refusal(code, { retryAfterMs, detail }) }
   }
 
-  #tell(type: EventType, id: string, status?: number, error?: unknown): void {
-    publish(type, id, this.#store.name, this.contract.name, status, error)
+  #tell(type: EventType, subject: Subject, status?: number, error?: unknown): void {
+    publish(type, subject, this.#store.name, this.contract.name, status, error)
   }
 }
 

@@ -1,4 +1,5 @@
 import { channel } from 'node:diagnostics_channel'
+import type { Labels } from './store.ts'
 
 /** What the engine tells of each step. Subscribe: `diagnostics_channel.subscribe('oncekey', listener)`. */
 export interface OncekeyEvent {
@@ -6,8 +7,16 @@ export interface OncekeyEvent {
   readonly id: string
   readonly store: string
   readonly contract: string
+  /** Who and what it was about, where the user asked for `labels`. */
+  readonly labels?: Labels
   readonly status?: number
   readonly error?: unknown
+}
+
+/** The operation that an event is about. */
+export interface Subject {
+  readonly id: string
+  readonly labels?: Labels | undefined
 }
 
 export type EventType =
@@ -43,7 +52,7 @@ const events = channel('oncekey')
 /** Costs nothing when nobody listens. */
 export function publish(
   type: EventType,
-  id: string,
+  { id, labels }: Subject,
   store: string,
   contract: string,
   status: number | undefined,
@@ -55,6 +64,7 @@ export function publish(
     id,
     store,
     contract,
+    ...(labels !== undefined && { labels }),
     ...(status !== undefined && { status }),
     ...(error !== undefined && { error }),
   }

@@ -7,14 +7,20 @@ export interface Operation {
   /** `operationId(scope, key)`. */
   readonly id: string
   readonly key: string
+  /** Default `client`. */
+  readonly keySource?: KeySource
   readonly fingerprint: string
   readonly labels?: Labels
 }
+
+/** Who named the operation: the client, or this layer from what the request is about. */
+export type KeySource = 'client' | 'auto'
 
 /** What a handler is given. */
 export interface Run {
   readonly id: string
   readonly key: string
+  readonly keySource: KeySource
   /** 1 for a first run. More: an earlier owner lost its lease, and nobody knows how far it came. */
   readonly attempt: number
   /** Aborts when this run no longer holds the operation. What it does from then on may be done by another, too. */
@@ -51,12 +57,14 @@ export type Reconcile = (run: Run) => Awaitable<Answer | 'rerun' | 'unknown'>
 export class CurrentRun implements Run {
   readonly id: string
   readonly key: string
+  readonly keySource: KeySource
   readonly attempt: number
   readonly #lease: { readonly signal: AbortSignal } | undefined
 
   constructor(operation: Operation, attempt: number, lease: { readonly signal: AbortSignal } | undefined) {
     this.id = operation.id
     this.key = operation.key
+    this.keySource = operation.keySource ?? 'client'
     this.attempt = attempt
     this.#lease = lease
   }

@@ -1,13 +1,14 @@
 import { Alarms } from './alarms.ts'
 import type { Clock } from './clock.ts'
 import { OncekeyError } from './error.ts'
-import type { EventType } from './events.ts'
-import type { Awaitable, Claim, ClaimRequest, Settlement, Store, StoredRecord } from './store.ts'
+import type { EventType, Subject } from './events.ts'
+import type { Awaitable, Claim, ClaimRequest, Labels, Settlement, Store, StoredRecord } from './store.ts'
 
 /** The record that one attempt may write to. */
 export interface Hold {
   readonly id: string
   readonly token: string
+  readonly labels?: Labels | undefined
 }
 
 /**
@@ -34,7 +35,7 @@ export class StoreAccess {
   claim(request: ClaimRequest): Awaitable<Claim> {
     return this.#bounded(this.#store.claim(request), same, (error) => {
       if (isFinal(error)) throw error
-      this.#tell('store-failed', request.id, undefined, error)
+      this.#tell('store-failed', request, undefined, error)
       return this.#bounded(this.#store.claim(request))
     })
   }
@@ -43,15 +44,15 @@ export class StoreAccess {
   settle(hold: Hold, settlement: Settlement, retryUntilMs: number): Awaitable<boolean> {
     const { status } = settlement.answer
     const settled = (kept: boolean): boolean => {
-      this.#tell(kept ? 'kept' : 'unrecorded', hold.id, status)
+      this.#tell(kept ? 'kept' : 'unrecorded', hold, status)
       return kept
     }
     const failed = (error: unknown): boolean => {
-      this.#tell('store-failed', hold.id, status, error)
-      this.#tell('unrecorded', hold.id, status)
+      this.#tell('store-failed', hold, status, error)
+      this.#tell('unrecorded', hold, status)
       this.#retry(retryUntilMs, async () => {
         const kept = await this.#bounded(this.#store.settle(hold.id, hold.token, settlement))
-        this.#tell(kept ? 'kept' : 'lease-lost', hold.id, status)
+        this.#tell(kept ? 'kept' : 'lease-lost', hold, status)
       })
       return false
     }
@@ -66,12 +67,12 @@ export class StoreAccess {
   async release(hold: Hold, retryUntilMs: number): Promise<void> {
     const release = async () => {
       const released = await this.#bounded(this.#store.release(hold.id, hold.token))
-      this.#tell(released ? 'released' : 'lease-lost', hold.id)
+      this.#tell(released ? 'released' : 'lease-lost', hold)
     }
     try {
       await release()
     } catch (error) {
-      this.#tell('store-failed', hold.id, undefined, error)
+      this.#tell('store-failed', hold, undefined, error)
       if (!isFinal(error)) this.#retry(retryUntilMs, release)
     }
   }
@@ -98,11 +99,11 @@ export class StoreAccess {
 
   /** Ends the lease now, so that nobody has to wait for its end to learn that the outcome is unknown. */
   async giveUp(hold: Hold): Promise<void> {
-    this.#tell('left-unknown', hold.id)
+    this.#tell('left-unknown', hold)
     try {
       await this.renew(hold, 0)
     } catch (error) {
-      this.#tell('store-failed', hold.id, undefined, error)
+      this.#tell('store-failed', hold, undefined, error)
     }
   }
 
@@ -181,7 +182,7 @@ export function isPromise<T>(value: Awaitable<T>): value is Promise<T> {
   return typeof (value as Promise<T> | undefined)?.then === 'function'
 }
 
-type Tell = (type: EventType, id: string, status?: number, error?: unknown) => void
+type Tell = (type: EventType, subject: Subject, status?: number, error?: unknown) => void
 
 /** A full or closed store has answered; to ask it again changes nothing. */
 function isFinal(error: unknown): boolean {

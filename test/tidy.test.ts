@@ -18,8 +18,10 @@ const LAYERS: Readonly<Record<string, readonly string[]>> = {
   operation: ['operation', 'core'],
   stores: ['core'],
   http: ['http', 'core', 'contracts', 'operation'],
-  adapters: ['http', 'core'],
-  cli: ['cli', 'core', 'stores'],
+  adapters: ['http', 'core', 'contracts', 'operation'],
+  guards: ['guards', 'core', 'operation'],
+  client: ['client', 'core'],
+  cli: ['cli', 'core', 'stores', 'guards'],
   testing: ['testing', 'core', 'contracts', 'operation', 'stores'],
 }
 
@@ -58,11 +60,13 @@ describe('tidy', () => {
 
   it('has one subpath export for each store and adapter, under its own name', () => {
     const { exports } = JSON.parse(read('package.json')) as { exports: Record<string, { default: string } | string> }
-    const members = globSync('src/{stores,adapters}/*.ts', { cwd: ROOT }).filter((file) => !file.endsWith('.test.ts'))
+    const members = globSync('src/{stores,adapters,guards}/*.ts', { cwd: ROOT }).filter(
+      (file) => !file.endsWith('.test.ts'),
+    )
     const expected = Object.fromEntries(
       members.map((file) => [`./${memberOf(file)}`, file.replace('src/', './dist/').replace(/\.ts$/, '.js')]),
     )
-    const own = ['.', './testing', './package.json']
+    const own = ['.', './contracts', './client', './testing', './package.json']
     const actual = Object.entries(exports)
       .filter(([subpath]) => !own.includes(subpath))
       .map(([subpath, target]) => [subpath, typeof target === 'string' ? target : target.default])

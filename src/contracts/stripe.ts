@@ -11,7 +11,7 @@ export const stripe: Contract = defineContract(ietf, {
   scope: [],
   headers: { echoKey: true },
   errors: {
-    shape: 'nested',
+    shape: 'stripe',
     statuses: { 'key-conflict': 400, 'key-expired': 400 },
     codes: { 'key-conflict': 'idempotency_error', 'in-flight': 'idempotency_key_in_use' },
   },

@@ -31,10 +31,13 @@ export async function protectFetch<Req>(protection: Protection<Req>, exchange: F
 
   const bytes = await readBody(incoming, contract.limits.requestBytesMax)
   if (bytes === 'too-large') return refuse(protection, refusal('body-too-large'))
-  const given = protection.payload(() => exchange.rebuilt(bytes ? withBody(incoming, bytes) : incoming))
+  const unread = () => exchange.rebuilt(bytes ? withBody(incoming, bytes) : incoming)
+  const given = protection.payload(unread)
   const payload = given ? await given : toPayload(bytes, incoming)
+  const named = await protection.named(key, unread)
   if (bytes) incoming = withBody(incoming, bytes)
-  const operation = await protection.operation(request, facts, key, payload)
+  if (named === undefined) return proceed(incoming, undefined)
+  const operation = await protection.operation(request, facts, named, payload)
 
   let capture: FetchCapture | undefined
   const streaming = Promise.withResolvers<FetchCapture>()

@@ -40,13 +40,18 @@ export function protectNode<Req>(protection: Protection<Req>, exchange: NodeExch
     const key = protection.key(request, facts)
     if (key === undefined) return proceed()
     if (isRefusal(key)) return refuse(protection, exchange, key)
-    const payload = protection.payload(() => request) ?? bodyPayload(protection, exchange)
     // Step by step without a promise, where nothing has to be waited for.
-    const operation = when(payload, (known) => known && protection.operation(request, facts, key, known))
-    const end = when(operation, (known) => {
-      return known
-        ? execute(protection, exchange, known, fail)
-        : refuse(protection, exchange, refusal('body-too-large'))
+    const payload = protection.payload(() => request) ?? bodyPayload(protection, exchange)
+    const end = when(payload, (known) => {
+      if (known === undefined) return refuse(protection, exchange, refusal('body-too-large'))
+      return when(
+        protection.named(key, () => request),
+        (named) => {
+          if (named === undefined) return proceed()
+          const operation = protection.operation(request, facts, named, known)
+          return when(operation, (ready) => execute(protection, exchange, ready, fail))
+        },
+      )
     })
     if (isPromise(end)) end.catch(fail)
   } catch (error) {

@@ -3,6 +3,7 @@ import { type Contract, headerFilter } from '../contract.ts'
 import { ietf } from '../contracts/ietf.ts'
 import { Engine } from '../engine.ts'
 import { OncekeyError } from '../error.ts'
+import { publish } from '../events.ts'
 import type { Operation, Reconcile, Run } from '../execution.ts'
 import { fingerprint, type Payload } from '../operation/fingerprint.ts'
 import { type KeyInput, parseKey } from '../operation/key.ts'
@@ -24,6 +25,13 @@ export interface IdempotencyOptions<Req> {
   readonly contract?: Contract
   /** Where the key comes from, if not from the contract's header. */
   readonly key?: (request: Req) => string | undefined
+  /**
+   * The key of a request without one, where the contract says `derive`, if not the fingerprint of the whole request. When
+   * it throws, a contract that is `open` runs the request without protection, and any other one fails it.
+   */
+  readonly autoKey?: (request: Req) => Awaitable<string>
+  /** Asked for every request. `false`: its key is accepted and ignored, as if `idempotency()` were not there. */
+  readonly enabled?: (request: Req) => boolean
   /** What the operation is about, if not the whole body: for example after fields were stripped. */
   readonly payload?: (request: Req) => Awaitable<unknown>
   /** The route template, if the framework does not tell it. */
@@ -67,6 +75,12 @@ export class Protection<Req> {
       contract: this.contract,
       ...(reconcile && { reconcile: async (run: Run) => this.#withKeptHeaders(await reconcile(run)) }),
     })
+    if (options.autoKey && this.contract.key.absent !== 'derive') {
+      throw new OncekeyError(
+        'config-invalid',
+        `autoKey is given, but contract "${this.contract.name}" has key.absent "${this.contract.key.absent}", so that it is never asked; write key: { absent: 'derive' }`,
+      )
+    }
     this.#methods = new Set(this.contract.methods)
     this.#scopesMethod = this.contract.scope.includes('method')
     this.#scopesRoute = this.contract.scope.includes('route')
@@ -83,17 +97,37 @@ export class Protection<Req> {
     return this.#methods.has(method)
   }
 
-  /** The key, a refusal, or `undefined` when the request has none and the contract lets it pass. */
+  /** The key, a refusal, or `undefined` when the request passes without: it has none, or this is switched off for it. */
   key(request: Req, facts: RequestFacts): ClientKey | Refusal | undefined {
+    if (this.#options.enabled && !this.#options.enabled(request)) return undefined
     const { absent, lengthMax, header } = this.contract.key
     const parsed = parseKey(this.#options.key ? this.#options.key(request) : facts.keys, lengthMax)
     if (parsed.state === 'present') return { key: parsed.key }
     if (parsed.state === 'invalid') return refusal('key-invalid', { detail: parsed.reason })
-    if (absent === 'derive') return { key: undefined }
+    if (absent === 'derive') return NO_KEY
     if (absent === 'bypass') return undefined
     return refusal('key-missing', {
       detail: `This request carries no ${header} header, so it was not run. Send a key that is new for each operation and the same for each retry of it.`,
     })
+  }
+
+  /** The key as it came, or one for a request that has none. `undefined`: it could not be made, and the request runs without. */
+  named(key: ClientKey, request: () => Req): Awaitable<ClientKey | undefined> {
+    const { autoKey } = this.#options
+    if (key.key !== undefined || !autoKey) return key
+    try {
+      const made = autoKey(request())
+      return isPromise(made) ? made.then(toAutoKey).catch((error) => this.#unnamed(error)) : toAutoKey(made)
+    } catch (error) {
+      return this.#unnamed(error)
+    }
+  }
+
+  /** A failed hash is as good as a failed store. */
+  #unnamed(error: unknown): undefined {
+    if (this.contract.storeFailure === 'closed') throw error
+    publish('unprotected', { id: '' }, this.#options.store.name, this.contract.name, undefined, error)
+    return undefined
   }
 
   /** `undefined`: hash the body. */
@@ -115,7 +149,7 @@ export class Protection<Req> {
   #operation(
     request: Req,
     { method, target, route }: RequestFacts,
-    { key }: ClientKey,
+    { key, isAuto = key === undefined }: ClientKey,
     payload: Payload,
     kind: string,
     who: string | undefined,
@@ -127,7 +161,8 @@ export class Protection<Req> {
     const scope = [kind, who]
     if (this.#scopesMethod) scope.push('method', method)
     if (this.#scopesRoute) scope.push('route', where)
-    const operation: Operation = { id: operationId(scope, name), key: name, fingerprint: print }
+    const keySource = isAuto ? 'auto' : 'client'
+    const operation: Operation = { id: operationId(scope, name), key: name, keySource, fingerprint: print }
     if (!this.#options.labels) return operation
     return { ...operation, labels: { key: name, principal: who, method, route: where } satisfies Labels }
   }
@@ -136,6 +171,14 @@ export class Protection<Req> {
 /** `undefined`: the payload is the key. */
 export interface ClientKey {
   readonly key: string | undefined
+  readonly isAuto?: boolean
+}
+
+const NO_KEY: ClientKey = { key: undefined }
+
+function toAutoKey(key: string): ClientKey {
+  if (typeof key === 'string' && key !== '') return { key, isAuto: true }
+  throw new OncekeyError('config-invalid', 'autoKey gave no key for this request; return a string that is not empty')
 }
 
 export function isRefusal(value: ClientKey | Refusal): value is Refusal {
@@ -165,6 +208,8 @@ const OPTIONS: ReadonlySet<string> = new Set<keyof IdempotencyOptions<unknown>>(
   'principal',
   'contract',
   'key',
+  'autoKey',
+  'enabled',
   'payload',
   'route',
   'labels',

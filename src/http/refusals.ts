@@ -26,6 +26,8 @@ export function renderRefusal({ errors }: Contract, refused: Refusal): RenderedR
       case 'problem':
         return { type: `${errors.docsUrl}#${code}`, title: REFUSAL_TITLES[code], status, detail, code: wireCode }
       case 'nested':
+        return { error: { code: wireCode, message: detail } }
+      case 'stripe':
         return { error: { code: wireCode, type: 'idempotency_error', message: detail } }
       case 'flat':
         return { code: wireCode, message: detail }

@@ -11,10 +11,10 @@ import type {
 } from '../store.ts'
 import { assertDuration } from '../store-checks.ts'
 import type { MongodbClient, MongodbCollection, MongodbSession, MongodbWriteConcern } from './mongodb/client.ts'
-import { assertFits } from './mongodb/document.ts'
+import { assertFits, checkFields, type RecordFields } from './mongodb/document.ts'
 import { isClientClosed, noReply, toOncekeyError } from './mongodb/faults.ts'
 import { Records } from './mongodb/records.ts'
-import { INDEXES, type MongodbIndex, prepare } from './mongodb/schema.ts'
+import { INDEXES, type MongodbIndex, prepare, uniqueIndex } from './mongodb/schema.ts'
 import { transact } from './mongodb/transaction.ts'
 import { CHANGES, Waiters } from './mongodb/waiters.ts'
 
@@ -31,6 +31,10 @@ export interface MongodbStoreOptions<Session extends MongodbSession = MongodbSes
   readonly writeConcern?: MongodbWriteConcern
   /** Whether the store may make its indexes when it is first used. `false`: make `mongodbIndexes` yourself. */
   readonly migrate?: boolean
+  /** Labels, or the `fingerprint`, to be written as fields of the document, too: `{ userId: 'principal', bodyHash: 'fingerprint' }`. */
+  readonly fields?: RecordFields
+  /** Which of these `fields` together are made a unique index. */
+  readonly unique?: readonly string[]
   /** How long one call may take before `store-unavailable` is thrown. Default 10 s. */
   readonly callMsMax?: number
   /** For `transaction`: how long a duplicate waits for the first one's end before it is told `running`. Default 5 s. */
@@ -68,7 +72,8 @@ export function mongodbStore<Session extends MongodbSession = MongodbSession>(
     if (Number.isSafeInteger(value) && value > 0) continue
     throw new OncekeyError('config-invalid', `${field} is ${value}; it must be a whole number of 1 or more.`)
   }
-  const { writeConcern = WRITE_CONCERN_DEFAULT } = options
+  const { writeConcern = WRITE_CONCERN_DEFAULT, fields = {}, unique = [] } = options
+  checkFields(fields, unique)
   if (writeConcern.w === 0) {
     throw new OncekeyError('config-invalid', 'writeConcern.w is 0: MongoDB would not even say who has the claim.')
   }
@@ -205,10 +210,10 @@ class MongodbStore<Session extends MongodbSession> implements TransactionalStore
   /** Tried again by the next call when it failed: a server that comes later is as good. */
   #prepare(): Promise<void> {
     if (this.#prepared !== undefined) return this.#prepared
-    const { client, migrate = true } = this.#settings
+    const { client, migrate = true, unique = [] } = this.#settings
     const prepared = this.#bounded(async () => {
       if (this.#mustConnect) await client?.connect()
-      await prepare(this.#collection, this.#records.writing(), migrate)
+      await prepare(this.#collection, this.#records.writing(), migrate ? [...INDEXES, ...uniqueIndex(unique)] : [])
     })
     this.#prepared = prepared
     prepared.catch((error: unknown) => {

@@ -81,7 +81,7 @@ function naive(
       request.signal.addEventListener('abort', () => void store.release(id, token))
     }
     const { signal } = new AbortController()
-    const run: Run = { id, key, attempt: 1, signal, derive: (name) => deriveKey(id, name) }
+    const run: Run = { id, key, keySource: 'client', attempt: 1, signal, derive: (name) => deriveKey(id, name) }
     const { answer, first } = await execute(() => handle(rebuilt(), run), bug)
     if (bug === 'the claim is a read and then a write') await store.claim(operation)
     const recorded = conclude(store, operation, answer, bug)

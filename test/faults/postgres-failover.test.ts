@@ -10,7 +10,7 @@ const ids = Array.from({ length: 50 }, (_, index) => `id-${index}`)
 const PATIENT = { timeout: 60_000, interval: 20 }
 
 describe.skipIf(missing !== '')(`what PostgreSQL keeps${missing}`, () => {
-  it('R1: failover to a synchronous standby: every acknowledged record is there', async () => {
+  it('R12: failover to a synchronous standby: every acknowledged record is there', async () => {
     const { primary, standby } = await pair(['-c', 'synchronous_standby_names=standby'])
     const table = freshTable()
     const store = open(poolOf(primary.url), table)
@@ -24,7 +24,7 @@ describe.skipIf(missing !== '')(`what PostgreSQL keeps${missing}`, () => {
     expect(await successor.settle('id-30', 'mine', answered)).toBe(true)
   })
 
-  it('R1: failover to an asynchronous standby that lags: acknowledged records are lost, as the table says', async () => {
+  it('R12: failover to an asynchronous standby that lags: acknowledged records are lost, as the table says', async () => {
     const { primary, standby } = await pair([])
     const table = freshTable()
     const store = open(poolOf(primary.url), table)
@@ -41,7 +41,7 @@ describe.skipIf(missing !== '')(`what PostgreSQL keeps${missing}`, () => {
     expect(await successor.read('after')).toBeUndefined()
   })
 
-  it('R1: a crash with synchronous_commit off: acknowledged records are lost, as the warning says', async () => {
+  it('R12: a crash with synchronous_commit off: acknowledged records are lost, as the warning says', async () => {
     const server = await launch(postgres(['-c', 'wal_writer_delay=10s']))
     onTestFinished(() => server.stop())
     const table = freshTable()
@@ -58,7 +58,7 @@ describe.skipIf(missing !== '')(`what PostgreSQL keeps${missing}`, () => {
     expect(await safe.read('unsafe')).toBeUndefined()
   })
 
-  it('R1: a crash with an UNLOGGED table: every record is lost, as the warning says', async () => {
+  it('R12: a crash with an UNLOGGED table: every record is lost, as the warning says', async () => {
     const server = await launch(postgres())
     onTestFinished(() => server.stop())
     const table = freshTable()

@@ -1,5 +1,5 @@
 import { OncekeyError } from '../../error.ts'
-import type { Answer, Labels, Outcome, RecordState, StoredRecord } from '../../store.ts'
+import type { Answer, ClaimRequest, Labels, Outcome, RecordState, StoredRecord } from '../../store.ts'
 
 /** A record as operators see it in the collection. An answered one has `outcome`, until then it is running or unknown. */
 export interface RecordDocument {
@@ -83,6 +83,40 @@ export function recordOf(seen: SeenDocument): StoredRecord {
 export function labelsOf(labels: Labels = {}): Readonly<Record<string, string>> {
   return Object.fromEntries(Object.entries(labels).map(([name, value]) => [toFieldName(name), value]))
 }
+
+/** Fields of the document by their names, each with what it is a copy of: a label's name, or `fingerprint`. */
+export type RecordFields = Readonly<Record<string, string>>
+
+/** What a claim writes besides the record itself, for people and indexes. Nothing here ever decides anything. */
+export function fieldsOf({ fingerprint, labels = {} }: ClaimRequest, fields: RecordFields): object {
+  const entries = Object.entries(fields).map(([field, source]) => {
+    const value = source === 'fingerprint' ? fingerprint : labels[source]
+    if (value !== undefined) return [field, { $literal: value }]
+    throw new OncekeyError(
+      'config-invalid',
+      `The field ${JSON.stringify(field)} is to hold the label ${JSON.stringify(source)}, which this operation does not ` +
+        'have, so it was not claimed. Pass labels: true to idempotency(), or take the field out of mongodbStore.',
+    )
+  })
+  return Object.fromEntries(entries) as object
+}
+
+export function checkFields(fields: RecordFields, unique: readonly string[]): void {
+  for (const field of Object.keys(fields)) {
+    if (OWN_FIELDS.has(field) || !/^[A-Za-z][A-Za-z0-9_]*$/.test(field)) {
+      throw new OncekeyError(
+        'config-invalid',
+        `fields has ${JSON.stringify(field)}, which is ${OWN_FIELDS.has(field) ? 'a field of the record itself' : 'not a plain name'}; choose another.`,
+      )
+    }
+  }
+  for (const field of unique) {
+    if (Object.hasOwn(fields, field)) continue
+    throw new OncekeyError('config-invalid', `unique has ${JSON.stringify(field)}, which is not among fields.`)
+  }
+}
+
+const OWN_FIELDS: ReadonlySet<string> = new Set([...Object.keys(PROJECTION), 'stripAt', 'schema'])
 
 /** A dot, a dollar or a NUL would mean something to MongoDB. */
 function toFieldName(name: string): string {

@@ -57,6 +57,32 @@ describe.skipIf(typeof found === 'string')(title, () => {
     expect(await collection.countDocuments({ 'labels.route': '/orders' })).toBe(1)
   })
 
+  it('A5 D5 D14: labels and fingerprint are fields of the document under names of its own, unique together', async () => {
+    const fields = { key: 'key', userId: 'principal', bodyHash: 'fingerprint' }
+    const { store, collection } = given('fields', { fields, unique: ['key', 'userId'] })
+    const labels = { key: '$abc', principal: 'anna' }
+    await store.claim(claimOf('a', { labels }))
+    const document = await collection.findOne({ _id: 'a' })
+    expect(document).toMatchObject({ key: '$abc', userId: 'anna', bodyHash: 'print' })
+    const indexes = await collection.indexes()
+    expect(indexes).toContainEqual(expect.objectContaining({ key: { key: 1, userId: 1 }, unique: true }))
+    expect(indexes).toContainEqual(expect.objectContaining({ key: { goneAt: 1 }, expireAfterSeconds: 0 }))
+    const copy = { ...document, _id: 'copy' }
+    await expect(collection.insertOne(copy as never)).rejects.toMatchObject({ code: 11_000 })
+    await expect(store.claim(claimOf('b'))).rejects.toMatchObject({
+      code: 'config-invalid',
+      message: expect.stringContaining('"key"'),
+    })
+    expect(await store.read('b')).toBeUndefined()
+  })
+
+  it('fields that cannot be are refused by name', () => {
+    const make = (options: MongodbStoreOptions) => () => given('refused', options)
+    expect(make({ fields: { token: 'key' } })).toThrow('"token"')
+    expect(make({ fields: { 'a.b': 'key' } })).toThrow('"a.b"')
+    expect(make({ fields: { key: 'key' }, unique: ['route'] })).toThrow('"route"')
+  })
+
   it('nothing that a caller sends is taken for an expression or a path', async () => {
     const { store } = given('literal')
     const odd = ['$token', '$$NOW', '$$ROOT', 'a.b', '$', '%2e', '', '__proto__', 'a\0b', '{"$ne":1}']

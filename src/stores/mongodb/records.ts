@@ -1,7 +1,17 @@
 import { OncekeyError } from '../../error.ts'
 import type { Claim, ClaimRequest, ListQuery, Settlement, StoredRecord } from '../../store.ts'
 import type { MongodbCollection, MongodbSession, MongodbWriteConcern } from './client.ts'
-import { isGone, isRunning, labelsOf, PROJECTION, recordOf, type SeenDocument, stateOf } from './document.ts'
+import {
+  fieldsOf,
+  isGone,
+  isRunning,
+  labelsOf,
+  PROJECTION,
+  type RecordFields,
+  recordOf,
+  type SeenDocument,
+  stateOf,
+} from './document.ts'
 import { isLostRace } from './faults.ts'
 
 /** How long a duration may be, so that no sum of two and the date leaves the range of dates: some 3,000 years. */
@@ -25,7 +35,7 @@ const STATES: Readonly<Record<StoredRecord['state'], object>> = {
 }
 
 /** Decided inside the server, by its clock: a new record, a takeover, or the record as it is. */
-function claimPipeline(request: ClaimRequest): object[] {
+function claimPipeline(request: ClaimRequest, fields: RecordFields): object[] {
   const { id, token, fingerprint, takeover, labels } = request
   const leaseMs = wholeMs(request.leaseMs)
   const lease = {
@@ -43,6 +53,7 @@ function claimPipeline(request: ClaimRequest): object[] {
     createdAt: '$$NOW',
     ...lease,
     labels: { $literal: labelsOf(labels) },
+    ...fieldsOf(request, fields),
   }
   const taken = { $mergeObjects: ['$$ROOT', { token: owner, attempt: { $add: ['$attempt', 1] }, ...lease }] }
   const mayTake = { $and: [takeover, IS_PENDING, { $not: [IS_LEASED] }, isSameRequest, isOther] }
@@ -73,6 +84,7 @@ function leasePipeline(leaseMs: number): object[] {
 export interface RecordSettings {
   readonly writeConcern: MongodbWriteConcern
   readonly callMsMax: number
+  readonly fields?: RecordFields
 }
 
 /** The verbs as commands, one round trip each unless it says otherwise. Nothing here reads any clock but the server's. */
@@ -86,7 +98,7 @@ export class Records {
   }
 
   async claim(request: ClaimRequest, session?: MongodbSession): Promise<Claim> {
-    const update = claimPipeline(request)
+    const update = claimPipeline(request, this.#settings.fields ?? {})
     const options = { upsert: true, returnDocument: 'after', projection: PROJECTION, includeResultMetadata: true }
     for (let tries = 1; ; tries++) {
       try {

@@ -11,7 +11,22 @@ export const INDEXES: readonly MongodbIndex[] = [
 
 export interface MongodbIndex {
   readonly key: Readonly<Record<string, 1>>
-  readonly options: { readonly name: string; readonly expireAfterSeconds?: number; readonly sparse?: boolean }
+  readonly options: {
+    readonly name: string
+    readonly expireAfterSeconds?: number
+    readonly sparse?: boolean
+    readonly unique?: boolean
+    readonly partialFilterExpression?: object
+  }
+}
+
+/** The id is unique in any case; this says the same in the words of the operation, to people and to other writers. */
+export function uniqueIndex(fields: readonly string[]): readonly MongodbIndex[] {
+  const [first] = fields
+  if (first === undefined) return []
+  const key = Object.fromEntries(fields.map((field) => [field, 1 as const]))
+  const partialFilterExpression = { [first]: { $exists: true } }
+  return [{ key, options: { name: `oncekey_${fields.join('_')}`, unique: true, partialFilterExpression } }]
 }
 
 /** Of the document form in `document.ts`. */
@@ -25,7 +40,11 @@ const TRIES_MAX = 10
  * Done once, before the first verb, by any number of processes at once. Shows that the server can do what the store
  * stands on, and that the write concern can be satisfied, before anything is claimed.
  */
-export async function prepare(collection: MongodbCollection, options: object, migrate: boolean): Promise<void> {
+export async function prepare(
+  collection: MongodbCollection,
+  options: object,
+  indexes: readonly MongodbIndex[],
+): Promise<void> {
   const { schema, now } = await keepSchema(collection, options)
   if (!(now instanceof Date)) throw incapable('it does not know $$NOW')
   if (schema !== SCHEMA) {
@@ -36,8 +55,7 @@ export async function prepare(collection: MongodbCollection, options: object, mi
         'update this one too, or use another collection.',
     )
   }
-  if (!migrate) return
-  for (const { key, options: index } of INDEXES) await collection.createIndex({ ...key }, { ...index })
+  for (const { key, options: index } of indexes) await collection.createIndex({ ...key }, { ...index })
 }
 
 async function keepSchema(collection: MongodbCollection, options: object): Promise<{ schema: unknown; now: unknown }> {

@@ -238,7 +238,7 @@ describe.skipIf(url === '')(`the caller's pool${missing}`, () => {
     expect(claims[37]).toMatchObject({ state: 'running' })
   })
 
-  it('R5: a pool whose connections are all held by others is reported, and nothing is left behind', async () => {
+  it('a pool whose connections are all held by others is reported, and nothing is left behind', async () => {
     const pool = poolOf(url, { max: 2 })
     const store = open(pool, freshTable(), { callMsMax: 300 })
     await store.claim(claimOf('a'))
@@ -252,7 +252,7 @@ describe.skipIf(url === '')(`the caller's pool${missing}`, () => {
     await expect.poll(() => pool.waitingCount + pool.totalCount - pool.idleCount).toBe(0)
   })
 
-  it('R5: a queue that is full refuses, and what was accepted is done', async () => {
+  it('a queue that is full refuses, and what was accepted is done', async () => {
     const store = open(poolOf(url), freshTable())
     const accepted = Array.from({ length: 10_000 }, () => store.read('absent'))
     await expect(store.read('absent')).rejects.toMatchObject({ code: 'store-full' })

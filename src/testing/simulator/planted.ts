@@ -73,6 +73,7 @@ export const PLANTED: readonly Planted[] = [
       work({
         id: run.id,
         key: run.key,
+        keySource: run.keySource,
         attempt: run.attempt,
         signal: run.signal,
         derive: (name) => run.derive(`${name} ${run.attempt}`),
@@ -86,6 +87,7 @@ export const PLANTED: readonly Planted[] = [
       work({
         id: run.id,
         key: run.key,
+        keySource: run.keySource,
         attempt: run.attempt,
         signal: new AbortController().signal,
         derive: (name) => run.derive(name),

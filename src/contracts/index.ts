@@ -1,0 +1,8 @@
+export * from './environment.ts'
+export { ietf } from './ietf.ts'
+export { jobs } from './jobs.ts'
+export { payments } from './payments.ts'
+export { resources } from './resources.ts'
+export { stripe } from './stripe.ts'
+export { traces } from './traces.ts'
+export { writes } from './writes.ts'
