@@ -563,6 +563,7 @@ function makeWorld(
     },
     list: (query) => store.list(query),
     forget: (id) => store.forget(id),
+    redact: (id) => store.redact(id),
     sweep: (limit) => store.sweep(limit),
     close: () => store.close(),
   }

@@ -58,6 +58,12 @@ export interface Store {
   /** An operator's removal, in whatever state the record is. `false`: there was none. */
   forget(id: string): Awaitable<boolean>
 
+  /**
+   * Removes what an answered record tells of people, and keeps the claim: body, headers and labels go, and a retry is told
+   * that the answer was not kept. `false`: there is no record, or it has no answer yet.
+   */
+  redact(id: string): Awaitable<boolean>
+
   /** Frees records whose `goneAt` has passed, `limit` at most, and the bodies of expired ones. Returns how many rows went. */
   sweep(limit?: number): Awaitable<number>
 

@@ -241,6 +241,7 @@ function slowToSettle() {
     read: (id) => inner.read(id),
     list: (query) => inner.list(query),
     forget: (id) => inner.forget(id),
+    redact: (id) => inner.redact(id),
     sweep: (limit) => inner.sweep(limit),
     close: () => inner.close(),
   }

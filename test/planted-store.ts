@@ -86,6 +86,11 @@ export type Bug =
   | 'list repeats the last of the page before'
   | 'list filters after it cut the page'
   | 'forget spares what is settled'
+  | 'redact reaches what is running'
+  | 'redact leaves the labels'
+  | 'redact leaves the headers'
+  | 'redact leaves the body'
+  | 'redact forgets the claim'
   | 'sweep eats unknown records'
   | 'sweep eats keys that are remembered'
   | 'sweep ignores its limit'
@@ -263,6 +268,22 @@ class PlantedStore implements Store {
     if (this.#has('forget removes everything')) this.#shared.rows.clear()
     else this.#shared.rows.delete(this.#key(id))
     return row !== undefined
+  }
+
+  async redact(id: string): Promise<boolean> {
+    await this.#enter()
+    const row = this.#live(id)
+    if (row === undefined) return false
+    if (row.settled === undefined) {
+      if (this.#has('redact reaches what is running')) row.labels = {}
+      return this.#has('redact reaches what is running')
+    }
+    const { answer } = row.settled
+    if (!this.#has('redact leaves the labels')) row.labels = {}
+    if (!this.#has('redact leaves the headers')) row.settled.answer = { ...answer, headers: [] }
+    if (!this.#has('redact leaves the body')) row.settled.answer = { ...row.settled.answer, body: null }
+    if (this.#has('redact forgets the claim')) this.#shared.rows.delete(this.#key(id))
+    return true
   }
 
   async sweep(limit = 1_000): Promise<number> {

@@ -185,6 +185,14 @@ class Fallback implements Store {
     })
   }
 
+  async redact(id: string): Promise<boolean> {
+    return this.#calls.run(async () => {
+      const isRedacted = await this.#onPrimary((store) => store.redact(id))
+      await this.#records.look()
+      return (this.#records.mayBe && (await this.#secondary.redact(id))) || isRedacted
+    })
+  }
+
   async sweep(limit: number = SWEEP_LIMIT_DEFAULT): Promise<number> {
     return this.#calls.run(async () => {
       const freed = this.#circuit.isOpen ? 0 : await this.#onPrimary((store) => store.sweep(limit))

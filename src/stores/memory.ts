@@ -145,6 +145,13 @@ class MemoryStore implements Store {
     return true
   }
 
+  redact(id: string): boolean {
+    this.#assertOpen()
+    const answered = this.#live(id, this.#now())?.answered
+    answered?.redact()
+    return answered !== undefined
+  }
+
   sweep(limit: number = SWEEP_LIMIT_DEFAULT): number {
     this.#assertOpen()
     return this.#expire(this.#now(), limit)

@@ -154,6 +154,10 @@ class MongodbStore<Session extends MongodbSession> implements TransactionalStore
     return this.#accept(async () => this.#woken(id, await this.#call(() => this.#records.forget(id))))
   }
 
+  redact(id: string): Promise<boolean> {
+    return this.#accept(() => this.#call(() => this.#records.redact(id)))
+  }
+
   sweep(limit: number = SWEEP_LIMIT_DEFAULT): Promise<number> {
     return this.#accept(() => this.#call(() => this.#records.sweep(limit)))
   }

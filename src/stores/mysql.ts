@@ -185,6 +185,11 @@ class MysqlStore<Connection extends MysqlConnection> implements TransactionalSto
     return isForgotten
   }
 
+  async redact(id: string): Promise<boolean> {
+    this.#assertOpen()
+    return this.#operators.redact(id)
+  }
+
   async sweep(limit: number = SWEEP_LIMIT_DEFAULT): Promise<number> {
     this.#assertOpen()
     return this.#operators.sweep(limit)

@@ -13,6 +13,7 @@ import {
   encode,
   type Kept,
   recordOf,
+  redactedOf,
   stateOf,
   timesOf,
   tombstoneOf,
@@ -160,6 +161,19 @@ class NatsStore implements Store {
         const entry = await this.#bucket.read(id)
         if (entry === undefined || (await this.#isGone(entry))) return false
         if ((await this.#bucket.write(id, encode(tombstoneOf(id)), entry.revision)) !== undefined) return true
+        await pauseAfter(tries)
+      }
+      throw tooContended(id)
+    })
+  }
+
+  redact(id: string): Promise<boolean> {
+    return this.#accept(async () => {
+      for (let tries = 0; tries < TRIES_MAX; tries++) {
+        const entry = await this.#bucket.read(id)
+        if (entry?.kept.settled === undefined || (await this.#isGone(entry))) return false
+        const redacted = encode(redactedOf(entry, await this.#nowFor(entry)))
+        if ((await this.#bucket.write(id, redacted, entry.revision)) !== undefined) return true
         await pauseAfter(tries)
       }
       throw tooContended(id)

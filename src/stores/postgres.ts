@@ -152,6 +152,11 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
     return isForgotten
   }
 
+  async redact(id: string): Promise<boolean> {
+    this.#assertOpen()
+    return this.#operators.redact(id)
+  }
+
   async sweep(limit: number = SWEEP_LIMIT_DEFAULT): Promise<number> {
     this.#assertOpen()
     return this.#operators.sweep(limit)

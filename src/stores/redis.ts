@@ -154,6 +154,11 @@ class RedisStore implements Store {
     return this.#wakingWhenTrue(id, scripts.FORGET, this.#channel)
   }
 
+  async redact(id: string): Promise<boolean> {
+    this.#assertOpen()
+    return Number(await this.#run(scripts.REDACT, id)) === 1
+  }
+
   /** Redis frees by itself what is gone, so no row goes here: only the answers of expired records, `limit` at most. */
   async sweep(limit: number = SWEEP_LIMIT_DEFAULT): Promise<number> {
     this.#assertOpen()

@@ -150,6 +150,10 @@ class SqliteStore implements TransactionalStore<DatabaseSync> {
     return this.#channel.submit(['forget', this.#now(), id], this.#wakingWhenTrue(id))
   }
 
+  async redact(id: string): Promise<boolean> {
+    return this.#channel.submit(['redact', this.#now(), id], isTrue)
+  }
+
   async sweep(limit: number = SWEEP_LIMIT_DEFAULT): Promise<number> {
     return this.#channel.submit(['sweep', this.#now(), count(limit)], Number)
   }

@@ -147,6 +147,16 @@ class Tiered implements Store {
     })
   }
 
+  async redact(id: string): Promise<boolean> {
+    return this.#calls.run(async () => {
+      const isRedacted = await this.#ledger.redact(id)
+      // After the ledger: an answer that is still on its way from it belongs to the time before.
+      this.#forgets++
+      await this.#answers.forget(id)
+      return isRedacted
+    })
+  }
+
   async sweep(limit?: number): Promise<number> {
     return this.#calls.run(async () => {
       const freed = await this.#ledger.sweep(limit)

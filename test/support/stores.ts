@@ -12,7 +12,7 @@ import { memoryStore } from '../../src/stores/memory.ts'
 import { sqliteStore } from '../../src/stores/sqlite.ts'
 import type { StoreHarness } from '../../src/testing/store-suite.ts'
 
-type Verb = 'claim' | 'settle' | 'release' | 'renew' | 'read' | 'list' | 'forget' | 'sweep'
+type Verb = 'claim' | 'settle' | 'release' | 'renew' | 'read' | 'list' | 'forget' | 'redact' | 'sweep'
 
 /**
  * `down`: the call does not arrive, and the caller is told. `hangs`: it does not arrive, and nobody is told.
@@ -32,7 +32,7 @@ export interface Line {
 }
 
 export function line(inner: Store): Line {
-  const calls = { claim: 0, settle: 0, release: 0, renew: 0, read: 0, list: 0, forget: 0, sweep: 0 }
+  const calls = { claim: 0, settle: 0, release: 0, renew: 0, read: 0, list: 0, forget: 0, redact: 0, sweep: 0 }
   const faults = new Map<Verb, Fault>()
   const holds = new Map<Verb, Promise<void>>()
   const pass = async <T>(verb: Verb, call: () => Awaitable<T>): Promise<T> => {
@@ -54,6 +54,7 @@ export function line(inner: Store): Line {
     read: (id) => pass('read', () => inner.read(id)),
     list: (query) => pass('list', () => inner.list(query)),
     forget: (id) => pass('forget', () => inner.forget(id)),
+    redact: (id) => pass('redact', () => inner.redact(id)),
     sweep: (limit) => pass('sweep', () => inner.sweep(limit)),
     close: () => inner.close(),
   }
@@ -78,7 +79,7 @@ export function line(inner: Store): Line {
   }
 }
 
-const VERBS: readonly Verb[] = ['claim', 'settle', 'release', 'renew', 'read', 'list', 'forget', 'sweep']
+const VERBS: readonly Verb[] = ['claim', 'settle', 'release', 'renew', 'read', 'list', 'forget', 'redact', 'sweep']
 
 /** For the store suite: combinations, each on its own handles of the same records, under one clock. */
 export async function combined(
@@ -130,6 +131,7 @@ function handle(inner: Store): Store {
     read: (id) => open().read(id),
     list: (query) => open().list(query),
     forget: (id) => open().forget(id),
+    redact: (id) => open().redact(id),
     sweep: (limit) => open().sweep(limit),
     waitFor: async (id, signal) => open().waitFor?.(id, AbortSignal.any([signal, closed.signal])),
     close: async () => closed.abort(),

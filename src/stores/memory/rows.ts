@@ -33,7 +33,7 @@ export function unlink(link: Link): void {
 export class Row extends Link {
   readonly id: string
   readonly fingerprint: string
-  readonly labels: Labels
+  labels: Labels
   readonly createdAt: number
   token: string
   attempt = 1
@@ -100,6 +100,12 @@ export class Answered extends Link {
 
   answer(): Answer {
     return { status: this.#status, headers: pairs(this.#headers), body: unpacked(this.#body) }
+  }
+
+  redact(): void {
+    this.row.labels = NO_LABELS
+    this.#headers = []
+    this.#body = null
   }
 
   /** Frees what an expired answer no longer needs. It stays expired, even when the clock steps back. */

@@ -157,6 +157,15 @@ export class Records {
     return deletedCount > 0
   }
 
+  /** Once more with the same reply, when it was lost. A stripped record stays stripped. */
+  async redact(id: string): Promise<boolean> {
+    const headers = { $cond: [{ $eq: [{ $type: '$headers' }, 'missing'] }, '$$REMOVE', []] }
+    const fields = Object.keys(this.#settings.fields ?? {}).map((field) => [field, '$$REMOVE'])
+    const redacted = { ...Object.fromEntries(fields), labels: { $literal: {} }, headers, body: null }
+    const filter = { _id: id, outcome: { $exists: true }, $expr: IS_HERE }
+    return this.#update(filter, [{ $set: redacted }])
+  }
+
   /** In steps by index; two or four round trips. */
   async sweep(limit: number): Promise<number> {
     const isDue = (field: string) => ({ [field]: { $type: 'date' }, $expr: { $lte: [`$${field}`, '$$NOW'] } })

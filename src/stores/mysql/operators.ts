@@ -12,6 +12,13 @@ const listSql = (table: string, after: string, state: string, limit: number): st
 
 const forgetSql = (table: string, id: string): string => `DELETE FROM ${table} WHERE id = ${id} AND gone_at > ${NOW}`
 
+const redactSql = (table: string, id: string): string => `
+  UPDATE ${table} SET headers = IF(headers IS NULL, NULL, '[]'), body = NULL, labels = NULL
+  WHERE id = ${id} AND outcome IS NOT NULL AND gone_at > ${NOW}`
+
+const answeredSql = (table: string, id: string): string =>
+  `SELECT 1 FROM ${table} WHERE id = ${id} AND outcome IS NOT NULL AND gone_at > ${NOW}`
+
 const lookSql = (table: string, ids: string): string => `
   SELECT id FROM ${table}
   WHERE id IN (${ids}) AND outcome IS NULL AND lease_until > ${NOW} AND gone_at > ${NOW}`
@@ -78,6 +85,14 @@ export class Operators {
     return this.#task((session) =>
       retried(async () => (await session.write(forgetSql(this.#table, hex(id)))).affectedRows > 0),
     )
+  }
+
+  redact(id: string): Promise<boolean> {
+    return this.#task(async (session) => {
+      const { affectedRows } = await retried(() => session.write(redactSql(this.#table, hex(id))))
+      // On some connections a row that was redacted before does not count as affected.
+      return affectedRows > 0 || (await session.rows(answeredSql(this.#table, hex(id)))).length > 0
+    })
   }
 
   sweep(limit: number): Promise<number> {

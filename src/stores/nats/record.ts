@@ -97,6 +97,16 @@ export function tombstoneOf(id: string): Kept {
   return { id, tombstone: true, token: '', fingerprint: '', attempt: 0, leaseMs: 0, unknownTtlMs: 0 }
 }
 
+/** The same record without what it tells of people. Written now, so that what is left of its lifetimes counts from now. */
+export function redactedOf(entry: Entry, now: number): Kept {
+  const { labels: _, ageMs: __, settled, ...rest } = entry.kept
+  const { expiresAt, goneAt } = timesOf(entry)
+  const kept = { ...rest, createdAt: createdAtOf(entry) }
+  if (settled === undefined) return kept
+  const left = now >= expiresAt ? { strippedGoneAt: goneAt } : { ttlMs: expiresAt - now }
+  return { ...kept, settled: { ...settled, ...left, headers: [], bodyBytes: null } }
+}
+
 export function encode(kept: Kept, body: Uint8Array | null = null): Uint8Array {
   const line = Buffer.from(`${MAGIC}${JSON.stringify(kept)}\n`)
   return body === null ? line : Buffer.concat([line, body])

@@ -17,6 +17,10 @@ const forgetSql = (table: string): string => `
   WITH done AS (DELETE FROM ${table} AS t WHERE t.id = $1::text AND t.gone_at > ${NOW} RETURNING t.id, t.awaited)
   SELECT ${announce(table)} FROM done AS t`
 
+const redactSql = (table: string): string => `
+  UPDATE ${table} AS t SET headers = CASE WHEN t.headers IS NOT NULL THEN '[]'::json END, body = NULL, labels = NULL
+  WHERE t.id = $1::text AND t.outcome IS NOT NULL AND t.gone_at > ${NOW} RETURNING 1`
+
 /** Rows that somebody holds are left for the next time: a sweep waits for nobody, and holds few rows for a moment. */
 const sweepGoneSql = (table: string): string => `
   WITH gone AS (
@@ -64,7 +68,9 @@ const QUEUE_MAX = 10_000
 
 /** What is not on the way of a first request: reads, looks, and the operators' verbs. One connection for all of them. */
 export class Operators {
-  readonly #sql: Readonly<Record<'read' | 'list' | 'forget' | 'sweepGone' | 'sweepAnswers' | 'look' | 'flag', string>>
+  readonly #sql: Readonly<
+    Record<'read' | 'list' | 'forget' | 'redact' | 'sweepGone' | 'sweepAnswers' | 'look' | 'flag', string>
+  >
   readonly #lane: GroupCommit<Op, unknown>
 
   constructor(table: string, use: <T>(task: Task<T>) => Promise<T>) {
@@ -72,6 +78,7 @@ export class Operators {
       read: readSql(table),
       list: listSql(table),
       forget: forgetSql(table),
+      redact: redactSql(table),
       sweepGone: sweepGoneSql(table),
       sweepAnswers: sweepAnswersSql(table),
       look: lookSql(table),
@@ -103,6 +110,10 @@ export class Operators {
 
   forget(id: string): Promise<boolean> {
     return this.#task(async (session) => (await session.send(this.#sql.forget, [toText(id)])).length > 0)
+  }
+
+  redact(id: string): Promise<boolean> {
+    return this.#task(async (session) => (await session.send(this.#sql.redact, [toText(id)])).length > 0)
   }
 
   sweep(limit: number): Promise<number> {

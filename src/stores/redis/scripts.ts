@@ -158,6 +158,19 @@ ${wake('ARGV[1]')}
 return 1
 `)
 
+/** KEYS: record. Labels, headers and body go; status, times and fingerprint stay. */
+export const REDACT: Script = script(`${ALLOW_OOM}${WHOLE}
+if not record or sub(record, 6, 6) == 'r' then return 0 end
+local last = ${HEAD_BYTES}
+for from = 64, 80, 8 do last = last + tonumber(sub(record, from, from + 7)) end
+local labels = tonumber(sub(record, 88, 95))
+local status = string.match(sub(record, last + labels + 1), '^%[(%d+)')
+local answer = status and '[' .. status .. ',[]]' or ''
+redis.call('SET', KEYS[1], sub(record, 1, 6) .. '-' .. sub(record, 8, 87) .. string.format('%08d%08d', 0, #answer)
+  .. sub(record, ${HEAD_BYTES + 1}, last) .. answer, 'KEEPTTL')
+return 1
+`)
+
 /**
  * KEYS: record. Returns how many ms the lease still runs, 0 when the record is not running, and notes that somebody
  * waits. Where memory is full the note is refused; the waiter then looks again by itself.

@@ -143,6 +143,14 @@ export class Eventual implements Store {
     })
   }
 
+  async redact(id: string): Promise<boolean> {
+    return this.#calls.run(async () => {
+      await this.#untold.underWay(id)
+      const isRedacted = await this.#globally((global) => global.redact(id))
+      return (await this.#local.redact(id)) || isRedacted
+    })
+  }
+
   async sweep(limit?: number): Promise<number> {
     return this.#calls.run(async () => {
       const freed = await this.#local.sweep(limit)

@@ -117,6 +117,13 @@ export class Strict implements Store {
     })
   }
 
+  async redact(id: string): Promise<boolean> {
+    return this.#calls.run(async () => {
+      const isRedacted = await this.#global.redact(id)
+      return (await this.#local.redact(id)) || isRedacted
+    })
+  }
+
   async sweep(limit?: number): Promise<number> {
     return this.#calls.run(async () => {
       await this.#locally(() => this.#local.sweep(limit))

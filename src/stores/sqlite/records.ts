@@ -45,6 +45,10 @@ const LEASE_UNTIL =
 
 const FORGET = 'DELETE FROM oncekey_record WHERE id = ? AND gone_at > ?'
 
+const REDACT = `
+  UPDATE oncekey_record SET headers = iif(headers IS NULL, NULL, '[]'), body = NULL, labels = NULL
+  WHERE id = ? AND outcome IS NOT NULL AND gone_at > ?`
+
 const SWEEP_GONE = `
   DELETE FROM oncekey_record WHERE seq IN (SELECT seq FROM oncekey_record WHERE gone_at <= ? ORDER BY gone_at LIMIT ?)`
 
@@ -99,7 +103,7 @@ export class Records {
 
   /** Carries out any operation, inside a write transaction. One statement at most changes a given record. */
   write(op: Op, now: number, body: Uint8Array | null): Reply {
-    const { release, renew, forget, sweepAnswers, sweepGone } = this.#statements
+    const { release, renew, forget, redact, sweepAnswers, sweepGone } = this.#statements
     switch (op[0]) {
       case 'claim':
         return this.#claim(op[2], op[3], now)
@@ -114,6 +118,8 @@ export class Records {
         return Number(renew.run(now + op[4], now + op[4], keyOfId(op[2]), toText(op[3]), now).changes)
       case 'forget':
         return Number(forget.run(keyOfId(op[2]), now).changes)
+      case 'redact':
+        return Number(redact.run(keyOfId(op[2]), now).changes)
       case 'sweep':
         sweepAnswers.run(now, op[2])
         return Number(sweepGone.run(now, op[2]).changes)
@@ -233,6 +239,7 @@ interface Statements {
   readonly read: StatementSync
   readonly leaseUntil: StatementSync
   readonly forget: StatementSync
+  readonly redact: StatementSync
   readonly listHashes: StatementSync
   readonly listOthers: StatementSync
   readonly sweepGone: StatementSync
@@ -257,6 +264,7 @@ function prepare(db: DatabaseSync): Statements {
     read: rows(READ),
     leaseUntil: db.prepare(LEASE_UNTIL),
     forget: db.prepare(FORGET),
+    redact: db.prepare(REDACT),
     listHashes: rows(LIST_HASHES),
     listOthers: rows(LIST_OTHERS),
     sweepGone: db.prepare(SWEEP_GONE),

@@ -15,6 +15,7 @@ export type Op =
   | readonly [verb: 'read', now: Stamp, id: string]
   | readonly [verb: 'list', now: Stamp, after: string | null, limit: number, state: RecordState['state'] | null]
   | readonly [verb: 'forget', now: Stamp, id: string]
+  | readonly [verb: 'redact', now: Stamp, id: string]
   | readonly [verb: 'sweep', now: Stamp, limit: number]
   | readonly [verb: 'leaseLeft', now: Stamp, id: string]
 

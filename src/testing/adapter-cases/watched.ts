@@ -60,6 +60,10 @@ export class Watched implements Store {
     return this.#inner.forget(id)
   }
 
+  redact(id: string): Awaitable<boolean> {
+    return this.#inner.redact(id)
+  }
+
   sweep(limit?: number): Awaitable<number> {
     return this.#inner.sweep(limit)
   }

@@ -84,6 +84,14 @@ export class ModelStore implements Store {
     return row !== undefined
   }
 
+  redact(id: string): boolean {
+    const row = this.live(id)
+    if (row?.settlement === undefined) return false
+    const answer = { status: row.settlement.answer.status, headers: [], body: null }
+    row.settlement = { ...row.settlement, answer }
+    return true
+  }
+
   sweep(): number {
     const gone = [...this.rows.values()].filter((row) => this.clock.now() >= row.goneAt)
     for (const row of gone) this.rows.delete(row.id)

@@ -65,6 +65,10 @@ export class Link implements Store {
     return this.#call(`forget ${id}`, (store) => store.forget(id))
   }
 
+  redact(id: string): Awaitable<boolean> {
+    return this.#call(`redact ${id}`, (store) => store.redact(id))
+  }
+
   sweep(limit?: number): Awaitable<number> {
     return this.#call('sweep', (store) => store.sweep(limit))
   }

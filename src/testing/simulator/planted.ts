@@ -133,6 +133,7 @@ function around(store: Store, changes: Partial<Store>): Store {
     read: (id) => store.read(id),
     list: (query) => store.list(query),
     forget: (id) => store.forget(id),
+    redact: (id) => store.redact(id),
     sweep: (limit) => store.sweep(limit),
     close: () => store.close(),
   }

@@ -79,6 +79,7 @@ function verbsOf(bench: Bench, store: Store): Record<string, () => unknown> {
     read: () => store.read(ID),
     list: () => store.list(),
     forget: () => store.forget(ID),
+    redact: () => store.redact(ID),
     sweep: () => store.sweep(),
     ...(store.waitFor && { waitFor: () => store.waitFor?.(ID, new AbortController().signal) }),
   }

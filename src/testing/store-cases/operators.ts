@@ -71,6 +71,44 @@ export const operatorCases: readonly StoreCase[] = chapter('list, forget and swe
     },
   ],
 
+  'redact takes body, headers and labels from an answer, and keeps the claim': async (bench) => {
+    const long = 1_000 * bench.tickMs
+    await bench.claimed({ labels: { key: 'abc', principal: 'anna' } })
+    await bench.settled({ outcome: 'rejected', answer: answerOf('secret', 404), ttlMs: long, expiredTtlMs: 7 * long })
+    const before = await bench.isIn('settled')
+    assert.equal(await bench.store.redact(ID), true)
+    const claim = await bench.claim({ token: 'second' })
+    assert.ok(claim.state === 'settled', 'the claim is kept')
+    assert.deepEqual(plain(claim.answer), plain({ status: 404, headers: [], body: null }))
+    const after = await bench.isIn('settled')
+    assert.deepEqual({ ...after.labels }, {})
+    assert.deepEqual(
+      [after.outcome, after.fingerprint, after.createdAt, after.attempt],
+      [before.outcome, before.fingerprint, before.createdAt, before.attempt],
+    )
+    assert.ok(Math.abs(after.goneAt - before.goneAt) < bench.tickMs, 'it lives as long as before')
+    assert.equal(await bench.store.redact(ID), true, 'a second time')
+    assert.equal(await bench.settle('owner'), true, 'the owner that asks again is told the same')
+  },
+
+  'redact of an expired record takes its labels': async (bench) => {
+    await bench.claimed({ labels: { key: 'abc' } })
+    await bench.settled({ expiredTtlMs: 1_000 * bench.tickMs })
+    await bench.elapse(2)
+    assert.equal(await bench.store.redact(ID), true)
+    assert.deepEqual({ ...(await bench.isIn('expired')).labels }, {})
+  },
+
+  'redact of what has no answer changes nothing, and says so': async (bench) => {
+    assert.equal(await bench.store.redact(ID), false)
+    await bench.isAbsent()
+    await bench.claimed({ labels: { key: 'abc' }, unknownTtlMs: 1_000 * bench.tickMs })
+    assert.equal(await bench.store.redact(ID), false)
+    await bench.elapse(2)
+    assert.equal(await bench.store.redact(ID), false)
+    assert.deepEqual({ ...(await bench.isIn('unknown')).labels }, { key: 'abc' })
+  },
+
   'forget removes the record in any state, once, and the key is new': async (bench) => {
     for (const state of STATES) {
       await bench.given(state)
