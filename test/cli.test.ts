@@ -22,7 +22,8 @@ describe('oncekey migrate --print', () => {
   })
 
   it.each([
-    [[], /There is no command ""/],
+    [[], /Name a command/],
+    [['fly'], /There is no command "fly"/],
     [['migrate', '--store', 'postgres'], /Say --print/],
     [['migrate', '--print', '--store', 'oracle'], /--store is "oracle"; give postgres, mysql, sqlite/],
     [['migrate', '--wrong'], /--wrong/],

@@ -1,56 +1,47 @@
 #!/usr/bin/env node
-/** The command line. So far it has one command; `--help` lists what there is. */
-import { parseArgs } from 'node:util'
-import { OncekeyError } from '../error.ts'
-import { mysqlMigrations } from '../stores/mysql.ts'
-import { postgresMigrations } from '../stores/postgres.ts'
-import { sqliteMigrations } from '../stores/sqlite.ts'
+/** The command line: finds the command and shows what went wrong in one line. Each command is a file of its own. */
+import { type Command, EXIT_FAILED, EXIT_MISUSE, isForPeople, Misuse } from './command.ts'
 
-const HELP = `oncekey migrate --print --store postgres|mysql|sqlite [--table NAME]
-
-Prints the SQL that makes the store's table, for those who run migrations themselves
-(then give the store the option migrate: false). The stores run it by themselves otherwise.
-
-  oncekey migrate --print --store postgres
-  oncekey migrate --print --store postgres --table system.idempotency_keys
-`
-
-const USAGE_EXIT_CODE = 2
-
-const MIGRATIONS: Readonly<Record<string, (table?: string) => readonly string[]>> = {
-  postgres: postgresMigrations,
-  mysql: mysqlMigrations,
-  sqlite: sqliteMigrations,
+/** Loaded when asked for: no command pays for what another one needs. */
+const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
+  migrate: async () => (await import('./migrate.ts')).migrate,
 }
 
-try {
-  run(process.argv.slice(2))
-} catch (error) {
-  if (!(error instanceof OncekeyError) && !(error instanceof TypeError)) throw error
-  console.error(`${error.message}\n\n${HELP}`)
-  process.exitCode = USAGE_EXIT_CODE
+async function help(): Promise<string> {
+  const commands = await Promise.all(Object.values(COMMANDS).map((load) => load()))
+  return `oncekey COMMAND [options]
+
+${commands.map(({ name, summary }) => `  ${name.padEnd(10)} ${summary}`).join('\n')}
+
+  oncekey COMMAND --help shows its options and examples.
+
+Exit codes: 0 all is well, 1 it is not, 2 the command line cannot be meant.`
 }
 
-function run(args: string[]): void {
-  const { values, positionals } = parseArgs({
-    args,
-    allowPositionals: true,
-    options: {
-      print: { type: 'boolean', default: false },
-      store: { type: 'string' },
-      table: { type: 'string' },
-      help: { type: 'boolean', short: 'h', default: false },
-    },
-  })
-  if (values.help) return console.log(HELP)
-  if (positionals[0] !== 'migrate') throw misuse(`There is no command ${JSON.stringify(positionals[0] ?? '')}.`)
-  if (!values.print) throw misuse('Say --print: the stores run their migrations by themselves.')
-  const migrations = MIGRATIONS[values.store ?? '']
-  if (!migrations)
-    throw misuse(`--store is ${JSON.stringify(values.store ?? '')}; give ${Object.keys(MIGRATIONS).join(', ')}.`)
-  for (const statement of migrations(values.table)) console.log(`${statement.trim().replace(/;?$/, ';')}\n`)
+async function main([name = '', ...args]: readonly string[]): Promise<number> {
+  if (name === '--help' || name === '-h' || name === 'help') {
+    console.log(await help())
+    return 0
+  }
+  const command = Object.hasOwn(COMMANDS, name) ? await COMMANDS[name]?.() : undefined
+  if (command === undefined) {
+    const said = name === '' ? 'Name a command.' : `There is no command ${JSON.stringify(name)}.`
+    console.error(`${said}\n\n${await help()}`)
+    return EXIT_MISUSE
+  }
+  if (args.includes('--help') || args.includes('-h')) {
+    console.log(command.help)
+    return 0
+  }
+  try {
+    return await command.run(args)
+  } catch (error) {
+    if (!isForPeople(error)) throw error
+    console.error(`oncekey ${name}: ${error.message}`)
+    if (error instanceof Misuse) console.error(`See oncekey ${name} --help.`)
+    const isMisuse = error instanceof Misuse || ('code' in error && error.code === 'config-invalid')
+    return isMisuse ? EXIT_MISUSE : EXIT_FAILED
+  }
 }
 
-function misuse(message: string): OncekeyError {
-  return new OncekeyError('config-invalid', message)
-}
+process.exitCode = await main(process.argv.slice(2))
