@@ -21,7 +21,10 @@ const LAYERS: Readonly<Record<string, readonly string[]>> = {
   adapters: ['http', 'core', 'contracts', 'operation'],
   guards: ['guards', 'core', 'operation'],
   client: ['client', 'core'],
-  cli: ['cli', 'core', 'stores', 'guards'],
+  gate: ['gate', 'http', 'core', 'contracts', 'operation'],
+  admin: ['admin', 'core'],
+  check: ['check', 'core'],
+  cli: ['cli', 'core', 'contracts', 'stores', 'guards', 'gate', 'admin', 'check'],
   testing: ['testing', 'core', 'contracts', 'operation', 'stores'],
 }
 

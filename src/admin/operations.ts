@@ -1,0 +1,219 @@
+import { createHash, randomUUID } from 'node:crypto'
+import type { Answer, RecordState, Store, StoredRecord } from '../store.ts'
+import type { History, SeenEvent } from './history.ts'
+
+/** A record as the admin API tells it. */
+export interface OperationView {
+  readonly id: string
+  readonly state: RecordState['state']
+  readonly outcome?: string
+  readonly status?: number
+  readonly attempt: number
+  readonly createdAt: number
+  readonly goneAt: number
+  readonly leaseLeftMs?: number
+  readonly expiresInMs?: number
+  readonly fingerprint: string
+  readonly labels: Readonly<Record<string, string>>
+}
+
+export interface AnswerView {
+  readonly status: number
+  readonly headers: Answer['headers']
+  readonly bytes: number
+  /** Neither is there when bodies are not shown, or the body was not kept. */
+  readonly bodyText?: string
+  readonly bodyBase64?: string
+  readonly isHidden: boolean
+}
+
+export interface Search {
+  readonly state?: RecordState['state'] | undefined
+  /** Part of a key or of an id. */
+  readonly q?: string | undefined
+  readonly route?: string | undefined
+  readonly principal?: string | undefined
+  readonly after?: string | undefined
+  readonly limit: number
+}
+
+/** Records looked at in one call, at most: a search through millions goes on with `next`. */
+export const SCANNED_MAX = 5_000
+const PAGE = 500
+const BODY_SHOWN_BYTES_MAX = 256 * 1024
+/** How long an operator has, between taking over and settling. */
+const OPERATOR_LEASE_MS = 10_000
+
+export class Operations {
+  readonly #store: Store
+  readonly #history: History
+  readonly #reveals: boolean
+
+  /** Unless it `reveals`, keys and principals are shown by their ends only, and bodies not at all. */
+  constructor(store: Store, history: History, reveals: boolean) {
+    this.#store = store
+    this.#history = history
+    this.#reveals = reveals
+  }
+
+  async search(search: Search): Promise<{ operations: OperationView[]; next: string | null; scanned: number }> {
+    const operations: OperationView[] = []
+    let { after } = search
+    let scanned = 0
+    while (scanned < SCANNED_MAX) {
+      const limit = Math.min(isFiltered(search) ? PAGE : search.limit, SCANNED_MAX - scanned)
+      const page = await this.#store.list({
+        limit,
+        ...(after !== undefined && { after }),
+        ...(search.state !== undefined && { state: search.state }),
+      })
+      for (const record of page) {
+        scanned += 1
+        after = record.id
+        if (matches(record, search)) operations.push(this.#view(record))
+        if (operations.length === search.limit) return { operations, next: after, scanned }
+      }
+      if (page.length < limit) return { operations, next: null, scanned }
+    }
+    return { operations, next: after ?? null, scanned }
+  }
+
+  async show(id: string): Promise<object | undefined> {
+    const record = await this.#store.read(id)
+    const history = this.#history.of(id).map((event) => this.event(event))
+    if (record === undefined) return history.length === 0 ? undefined : { id, state: 'absent', labels: {}, history }
+    const answer = record.state === 'settled' ? this.#answer(record.answer) : undefined
+    return { ...this.#view(record), ...(answer && { answer }), history }
+  }
+
+  /** Forgets the record: the next request with this key runs. */
+  async release(id: string): Promise<'done' | 'absent'> {
+    return (await this.#store.forget(id)) ? 'done' : 'absent'
+  }
+
+  /** Takes away what the record tells of people, and keeps the claim. */
+  async redact(id: string): Promise<'done' | 'absent' | 'unanswered'> {
+    if (await this.#store.redact(id)) return 'done'
+    return (await this.#store.read(id)) === undefined ? 'absent' : 'unanswered'
+  }
+
+  /** Decides an outcome that nobody knows: from now on a retry is told that the operation failed. */
+  async fail(id: string, status: number, note: string): Promise<'done' | 'absent' | RecordState['state']> {
+    const record = await this.#store.read(id)
+    if (record === undefined) return 'absent'
+    if (record.state !== 'unknown') return record.state
+    const token = `operator.${randomUUID()}`
+    const { fingerprint, goneInMs } = record
+    const claim = await this.#store.claim({
+      ...{ id, token, fingerprint, takeover: true },
+      leaseMs: OPERATOR_LEASE_MS,
+      unknownTtlMs: goneInMs,
+    })
+    if (claim.state !== 'acquired') return claim.state
+    const document = {
+      title: 'The operation was marked as failed',
+      status,
+      detail: note || 'Its outcome was not known, and an operator has decided that it did not take place.',
+      code: 'marked-failed',
+    }
+    const answer: Answer = {
+      status,
+      headers: [['content-type', 'application/problem+json']],
+      body: new TextEncoder().encode(JSON.stringify(document)),
+    }
+    const kept = await this.#store.settle(id, token, { outcome: 'rejected', answer, ttlMs: goneInMs, expiredTtlMs: 0 })
+    return kept ? 'done' : 'running'
+  }
+
+  /** When the records will be gone, over as many as one call may look at. */
+  async expiry(now: number): Promise<object> {
+    const counts = EXPIRY_STEPS_MS.map((untilMs) => ({ untilMs, count: 0 }))
+    let after: string | undefined
+    let scanned = 0
+    for (;;) {
+      const page = await this.#store.list({ limit: PAGE, ...(after !== undefined && { after }) })
+      for (const { goneAt } of page) {
+        const bucket = counts.find(({ untilMs }) => goneAt - now <= untilMs)
+        if (bucket) bucket.count += 1
+      }
+      scanned += page.length
+      after = page.at(-1)?.id
+      if (page.length < PAGE) return { buckets: counts, scanned, complete: true }
+      if (scanned >= SCANNED_MAX) return { buckets: counts, scanned, complete: false }
+    }
+  }
+
+  event(event: SeenEvent): SeenEvent {
+    return event.labels === undefined ? event : { ...event, labels: this.#labels(event.labels) }
+  }
+
+  #view(record: StoredRecord): OperationView {
+    const { id, state, attempt, createdAt, goneAt, fingerprint, labels } = record
+    return {
+      ...{ id, state, attempt, createdAt, goneAt, fingerprint },
+      labels: this.#labels(labels),
+      ...(record.state === 'running' && { leaseLeftMs: record.leaseLeftMs }),
+      ...(record.state === 'settled' && {
+        ...{ outcome: record.outcome, status: record.answer.status, expiresInMs: record.expiresInMs },
+      }),
+    }
+  }
+
+  #labels(labels: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
+    if (this.#reveals) return labels
+    return Object.fromEntries(
+      Object.entries(labels).map(([name, value]) => [name, HIDDEN_LABELS.has(name) ? hidden(value) : value]),
+    )
+  }
+
+  #answer({ status, headers, body }: Answer): AnswerView {
+    const bytes = body?.byteLength ?? 0
+    if (!this.#reveals || body === null || bytes > BODY_SHOWN_BYTES_MAX) {
+      const shown = this.#reveals ? headers : headers.filter(([name]) => name.toLowerCase() === 'content-type')
+      return { status, headers: shown, bytes, isHidden: body !== null }
+    }
+    const text = textOf(body)
+    const shown = text === undefined ? { bodyBase64: Buffer.from(body).toString('base64') } : { bodyText: text }
+    return { status, headers, bytes, ...shown, isHidden: false }
+  }
+}
+
+const EXPIRY_STEPS_MS = [
+  60_000,
+  600_000,
+  3_600_000,
+  6 * 3_600_000,
+  12 * 3_600_000,
+  86_400_000,
+  7 * 86_400_000,
+  Infinity,
+]
+const HIDDEN_LABELS: ReadonlySet<string> = new Set(['key', 'principal'])
+
+/** Enough to recognise what one knows, not enough to use it: the ends, and a digest for comparison. */
+export function hidden(value: string): string {
+  const digest = createHash('sha256').update(value).digest('hex').slice(0, 6)
+  const ends = value.length > 8 ? `${value.slice(0, 2)}…${value.slice(-2)}` : '…'
+  return `${ends}#${digest}`
+}
+
+function isFiltered({ q, route, principal }: Search): boolean {
+  return [q, route, principal].some((part) => part !== undefined && part !== '')
+}
+
+/** Searches by what the record says, shown or not: whoever knows a key may look for it. */
+function matches({ id, labels }: StoredRecord, { q, route, principal }: Search): boolean {
+  const has = (value: string | undefined, part: string): boolean =>
+    value?.toLowerCase().includes(part.toLowerCase()) ?? false
+  if (route && !has(labels.route, route)) return false
+  if (principal && labels.principal !== principal) return false
+  return !q || id.startsWith(q) || labels.key === q || has(labels.key, q)
+}
+
+function textOf(body: Uint8Array): string | undefined {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(body)
+  } catch {
+    return undefined
+  }
+}
