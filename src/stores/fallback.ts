@@ -2,7 +2,7 @@ import { type Clock, systemClock } from '../clock.ts'
 import { OncekeyError } from '../error.ts'
 import type { Awaitable, Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
 import { assertBound, Calls, isAway, within } from '../store-combination.ts'
-import { Circuit } from './fallback/circuit.ts'
+import { type Bounds, Circuit } from './fallback/circuit.ts'
 import { type Hold, Holds } from './fallback/holds.ts'
 import { merged, SecondaryRecords } from './fallback/secondary-records.ts'
 
@@ -60,14 +60,6 @@ export function fallback(options: FallbackOptions): Store {
   const bounds = { failuresMax, awayMsMin, probeEveryMs, primaryMsMax, watchEveryMs }
   for (const [field, value] of Object.entries(bounds)) assertBound(field, value, field === 'awayMsMin' ? 0 : 1)
   return new Fallback(primary, secondary, bounds, onConflict, clock)
-}
-
-interface Bounds {
-  readonly failuresMax: number
-  readonly awayMsMin: number
-  readonly probeEveryMs: number
-  readonly primaryMsMax: number
-  readonly watchEveryMs: number
 }
 
 /** No operation has this id; to claim it shows whether the primary works. */
@@ -176,20 +168,23 @@ class Fallback implements Store {
   }
 
   async forget(id: string): Promise<boolean> {
-    return this.#calls.run(async () => {
-      // In the primary first: while that is away nothing is forgotten, because half of it would come back.
-      const isForgotten = await this.#onPrimary((store) => store.forget(id))
-      await this.#records.look()
-      this.#holds.drop(id)
-      return (this.#records.mayBe && (await this.#secondary.forget(id))) || isForgotten
-    })
+    return this.#inBoth(
+      (store) => store.forget(id),
+      () => this.#holds.drop(id),
+    )
   }
 
   async redact(id: string): Promise<boolean> {
+    return this.#inBoth((store) => store.redact(id))
+  }
+
+  /** In the primary first: while that is away nothing is changed, because half of it would come back. */
+  #inBoth(verb: (store: Store) => Awaitable<boolean>, between = () => {}): Promise<boolean> {
     return this.#calls.run(async () => {
-      const isRedacted = await this.#onPrimary((store) => store.redact(id))
+      const isDone = await this.#onPrimary(verb)
       await this.#records.look()
-      return (this.#records.mayBe && (await this.#secondary.redact(id))) || isRedacted
+      between()
+      return (this.#records.mayBe && (await verb(this.#secondary))) || isDone
     })
   }
 
@@ -340,14 +335,12 @@ class Fallback implements Store {
   async #waitFor(id: string, signal: AbortSignal): Promise<void> {
     if (signal.aborted) return
     if (this.#circuit.isOpen) await this.#moved(id)
-    const isElsewhere = this.#circuit.isOpen || (this.#records.mayBe && (await this.#secondary.read(id)) !== undefined)
-    await (isElsewhere ? this.#secondary : this.#primary).waitFor?.(id, signal)
+    const isThere = this.#circuit.isOpen || (this.#records.mayBe && (await this.#secondary.read(id)) !== undefined)
+    await (isThere ? this.#secondary : this.#primary).waitFor?.(id, signal)
   }
 
   #away(): OncekeyError {
-    return new OncekeyError(
-      'store-unavailable',
-      `${this.#primary.name} is away, and only it could say. Nothing was changed. Try again when it is back.`,
-    )
+    const message = `${this.#primary.name} is away, and only it could say. Nothing was changed. Try again when it is back.`
+    return new OncekeyError('store-unavailable', message)
   }
 }

@@ -6,6 +6,14 @@ export interface CircuitBounds {
   readonly probeEveryMs: number
 }
 
+export interface Bounds {
+  readonly failuresMax: number
+  readonly awayMsMin: number
+  readonly probeEveryMs: number
+  readonly primaryMsMax: number
+  readonly watchEveryMs: number
+}
+
 /**
  * Whether the primary counts as away. One broken connection fails many calls at once, so it takes both: failures in a
  * row, and time since the first of them. Only a probe brings the primary back.
