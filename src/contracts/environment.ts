@@ -49,7 +49,8 @@ export function jobsFromEnvironment(env: Environment = process.env): ConfiguredJ
   const waitMsMax = reader.duration('IDEMPOTENCY_PENDING_WAIT_TIMEOUT', 30, SECOND_MS)
   const configured = reader.configured(jobs, {
     inFlight: isWaiting ? 'wait' : 'reject',
-    waitMsMax,
+    // Where nobody waits, a timeout that is longer than pending stands in nobody's way.
+    waitMsMax: isWaiting ? waitMsMax : Math.min(waitMsMax, pendingMs),
     ttl: { committedMs, rejectedMs },
     lease: { ms: pendingMs, handlerMsMax: pendingMs },
   })
@@ -85,7 +86,7 @@ class Reader {
 
   flag(name: string, fallback: boolean): boolean {
     const given = this.#given(name)?.toLowerCase()
-    if (given !== undefined && !(given in FLAGS)) throw invalid(name, given, 'true or false')
+    if (given !== undefined && !Object.hasOwn(FLAGS, given)) throw invalid(name, given, 'true or false')
     const value = given === undefined ? fallback : FLAGS[given as keyof typeof FLAGS]
     this.#note(name, String(value))
     return value
@@ -96,11 +97,13 @@ class Reader {
     try {
       return { contract: defineContract(base, changes), settings }
     } catch (error) {
-      // Each value is possible by itself: it is their sum that is not.
-      const changed = settings.filter(({ source }) => source === 'environment')
-      const names = changed.map(({ name, value }) => `${name} (${value})`).join(', ')
-      if (!(error instanceof OncekeyError) || names === '') throw error
-      throw new OncekeyError('config-invalid', `${error.message}; it comes from ${names}`, { cause: error })
+      // Each value is possible by itself: it is their sum that is not, and a default may be a part of it.
+      const namesOf = (wanted: Setting['source']): string =>
+        settings.flatMap(({ name, value, source }) => (source === wanted ? [`${name} (${value})`] : [])).join(', ')
+      const [given, defaults] = [namesOf('environment'), namesOf('default')]
+      if (!(error instanceof OncekeyError) || given === '') throw error
+      const beside = defaults === '' ? '' : `, beside the defaults of ${defaults}`
+      throw new OncekeyError('config-invalid', `${error.message}; it comes from ${given}${beside}`, { cause: error })
     }
   }
 

@@ -19,7 +19,7 @@ export const jobs: Contract = defineContract(ietf, {
     unknown: ['5xx'],
   },
   ttl: { committedMs: 300_000, rejectedMs: 60_000, unknownMs: 300_000 },
-  // Pending ends after this, whether its handler still runs or not.
+  // A dead owner's pending ends after this. A living one is told to stop then, and its last renewal runs out.
   lease: { ms: 60_000, handlerMsMax: 60_000 },
   // A crash must not lose a submission either: the manager looks into its own jobs.
   crash: 'reconcile',

@@ -6,10 +6,8 @@ export interface CircuitBounds {
   readonly probeEveryMs: number
 }
 
-export interface Bounds {
-  readonly failuresMax: number
-  readonly awayMsMin: number
-  readonly probeEveryMs: number
+/** All that `fallback` is bounded by. */
+export interface Bounds extends CircuitBounds {
   readonly primaryMsMax: number
   readonly watchEveryMs: number
 }
