@@ -4,6 +4,17 @@ import { type Command, EXIT_FAILED, EXIT_MISUSE, isForPeople, Misuse } from './c
 
 /** Loaded when asked for: no command pays for what another one needs. */
 const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
+  audit: async () => (await import('./audit.ts')).audit,
+  check: async () => (await import('./check.ts')).check,
+  config: async () => (await import('./config.ts')).config,
+  gate: async () => (await import('./gate.ts')).gate,
+  list: async () => (await import('./list.ts')).list,
+  show: async () => (await import('./show.ts')).show,
+  release: async () => (await import('./release.ts')).release,
+  forget: async () => (await import('./forget.ts')).forget,
+  sweep: async () => (await import('./sweep.ts')).sweep,
+  stats: async () => (await import('./stats.ts')).stats,
+  tail: async () => (await import('./tail.ts')).tail,
   migrate: async () => (await import('./migrate.ts')).migrate,
 }
 
