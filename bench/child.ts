@@ -7,6 +7,8 @@ export interface ServerUsage {
   /** Of the whole process, worker threads included, since its start. */
   readonly cpuUs: number
   readonly runs: number
+  /** Of the processes that it has started: its database. Absent where there is none, or no telling. */
+  readonly databaseCpuUs?: number
 }
 
 export interface ServerReady {
@@ -27,12 +29,12 @@ export class Child {
   #waiting: ((reply: unknown) => void) | undefined
   #ended: string | undefined
 
-  constructor(script: string, args: readonly string[] = [], nodeOptions: readonly string[] = []) {
+  constructor(script: string, args: readonly string[] = [], nodeOptions: readonly string[] = [], env: object = {}) {
     this.#process = fork(new URL(script, import.meta.url), args, {
       execArgv: [...nodeOptions],
       serialization: 'advanced',
       stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
-      env: { ...process.env, NODE_ENV: 'production', NO_COLOR: '1' },
+      env: { ...process.env, NODE_ENV: 'production', NO_COLOR: '1', ...env },
     })
     this.#process.on('message', (reply) => this.#deliver(reply))
     this.#process.on('exit', (code, signal) => {

@@ -8,6 +8,7 @@ export interface Options {
   readonly scenario: RegExp | undefined
   readonly json: string | undefined
   readonly profile: string | undefined
+  readonly against: string | undefined
   readonly peers: boolean
   readonly build: boolean
   readonly micro: boolean
@@ -23,15 +24,16 @@ round gives each contestant one short slice, and each is compared with the bare 
   --seconds S       length of one slice (default 0.8)
   --connections N   keep-alive connections, each with one request under way (default 64)
   --only REGEX      only contestants whose name matches, and the bare frameworks they are compared with
-  --scenario REGEX  only these: new-keys, replays
+  --scenario REGEX  only these: new-keys, replays, lone
   --no-peers        leave the published libraries out; without this, they are installed into bench/peers on first use
   --no-build        measure dist as it is
   --json FILE       also write the results there
+  --against DIR     measure another build of oncekey, too, beside each of its rows: before and after in one run
   --profile DIR     write a CPU profile of each server there, and print where its time went
   --micro           nanoseconds of single operations and of the memory store as it grows; nothing else
   --help            this text
 
-A whole run (without --only, --scenario, --no-peers) also writes bench/results/latest.json and bench/results/latest.svg.
+A whole run (without --only, --scenario, --no-peers, --against) also writes bench/results/latest.json and bench/results/latest.svg.
 `
 
 const ROUNDS_MAX = 1_000
@@ -50,6 +52,7 @@ export function readOptions(args: readonly string[]): Options {
       scenario: { type: 'string' },
       json: { type: 'string' },
       profile: { type: 'string' },
+      against: { type: 'string' },
       peers: { type: 'boolean', default: true },
       build: { type: 'boolean', default: true },
       micro: { type: 'boolean', default: false },
@@ -64,6 +67,7 @@ export function readOptions(args: readonly string[]): Options {
     scenario: values.scenario === undefined ? undefined : new RegExp(values.scenario),
     json: values.json,
     profile: values.profile,
+    against: values.against,
     peers: values.peers,
     build: values.build,
     micro: values.micro,

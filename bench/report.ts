@@ -1,4 +1,4 @@
-import { isForComparison, type Results, type Row, type ScenarioName, type Summary } from './results.ts'
+import { isForComparison, type LoneRow, type Results, type Row, type ScenarioName, type Summary } from './results.ts'
 
 /** The goals of the project, as they are checked in every run. */
 const TARGETS: readonly Target[] = [
@@ -9,6 +9,11 @@ const TARGETS: readonly Target[] = [
   { row: 'fastify+memory', scenario: 'replays', ofBareMin: 0.9 },
   { row: 'fastify+sqlite', scenario: 'replays', ofBareMin: 0.9 },
 ]
+
+/** A lone request pays no batching delay: its p50 ÷ the same without batching. */
+const LONE_OF_UNBATCHED_MAX = 1.1
+/** Batching pays: throughput ÷ the same without it. */
+const OF_UNBATCHED_MIN = 5
 
 /** A16: answers stay within this, 95 of 100. */
 const P95_MS_MAX = 25
@@ -30,10 +35,34 @@ export function renderTable(results: Results): string {
       'Medians; in brackets the lowest and the highest round.',
   ]
   for (const { name, title } of results.scenarios) {
-    lines.push('', bold(title), ...align([HEADINGS, ...results.rows.map((row) => cells(row, name))]))
+    const [ceilings, rows] = [results.rows.filter(isCeiling), results.rows.filter((row) => !isCeiling(row))]
+    const table = [HEADINGS, ...rows.map((row) => cells(row, name))]
+    if (name !== 'new-keys' || ceilings.length === 0) {
+      lines.push('', bold(title), ...align(table))
+      continue
+    }
+    const [heading = '', ...all] = align([...table, ...ceilings.map((row) => cells(row, name))])
+    lines.push('', bold(title), heading, ...all.slice(0, rows.length), '', bold(CEILINGS), ...all.slice(rows.length))
   }
+  if (results.lone.length > 0) lines.push('', bold(LONE), ...align([LONE_HEADINGS, ...results.lone.map(loneCells)]))
   lines.push('', bold('Goals'), ...goals(results), '', bold('Settings'), ...settingsOf(results), ...warnings(results))
   return `${lines.join('\n')}\n`
+}
+
+const CEILINGS =
+  'Ceilings: no idempotency, only the two durable writes of a few bytes that any layer needs; the most this machine gives'
+const LONE = 'A lone request: one connection, new keys'
+
+function isCeiling({ kind }: Row): boolean {
+  return kind === 'ceiling'
+}
+
+const LONE_HEADINGS: readonly string[] = ['', 'p50 ms', '', '× unbatched']
+
+function loneCells({ label, p50Ms, ofCompared, fault }: LoneRow): readonly string[] {
+  if (fault !== undefined) return [label, `invalid: ${fault}`]
+  const range = `(${p50Ms.min.toFixed(2)}–${p50Ms.max.toFixed(2)})`
+  return [label, p50Ms.median.toFixed(2), range, ofCompared === undefined ? '' : ofCompared.median.toFixed(2)]
 }
 
 const HEADINGS: readonly string[] = [
@@ -46,6 +75,7 @@ const HEADINGS: readonly string[] = [
   'p99 ms',
   'CPU µs/req',
   '× bare',
+  'database',
   'replay',
   'race',
   'mismatch',
@@ -68,7 +98,8 @@ function cells(row: Row, scenario: ScenarioName): readonly string[] {
     p99Ms.toFixed(2),
     cpuUsPerRequest.median.toFixed(1),
     isBare ? '' : cpuOfBare.median.toFixed(2),
-    ...(isBare ? [] : [mark(row.probes?.replay), mark(row.probes?.race), mark(row.probes?.mismatch)]),
+    summary.databaseCpuUsPerRequest?.toFixed(1) ?? '',
+    ...(isBare || isCeiling(row) ? [] : [mark(row.probes?.replay), mark(row.probes?.race), mark(row.probes?.mismatch)]),
   ]
 }
 
@@ -78,8 +109,11 @@ function goals(results: Results): readonly string[] {
     if (summary === undefined) return []
     const { median } = summary.ofBare
     const isMet = median >= ofBareMin && summary.fault === undefined
-    return [`${mark(isMet)} ${row}, ${scenario}: ${percent(median)} % of bare (goal ${percent(ofBareMin)} %)`]
+    const ceiling = summaryOf(results, `${row}-ceiling`, scenario)
+    const beside = ceiling === undefined ? '' : `; its ceiling here is ${percent(ceiling.ofBare.median)} %`
+    return [`${mark(isMet)} ${row}, ${scenario}: ${percent(median)} % of bare (goal ${percent(ofBareMin)} %)${beside}`]
   })
+  lines.push(...batchingGoals(results))
   for (const { name } of results.scenarios) {
     for (const peer of results.rows.filter(({ kind }) => kind === 'peer')) lines.push(...behind(results, peer, name))
   }
@@ -91,10 +125,28 @@ function goals(results: Results): readonly string[] {
   return lines.length > 0 ? lines : ['none of the rows with a goal was measured']
 }
 
-/** A peer must be behind oncekey's memory store on the same framework. */
+function batchingGoals(results: Results): readonly string[] {
+  const lines: string[] = []
+  const batched = summaryOf(results, 'fastify+postgres', 'new-keys')?.requestsPerSecond.median
+  const single = summaryOf(results, 'fastify+postgres-unbatched', 'new-keys')?.requestsPerSecond.median
+  if (batched !== undefined && single !== undefined) {
+    const text = `fastify+postgres, new-keys: ${(batched / single).toFixed(1)} × the same with batching off`
+    lines.push(`${mark(batched >= OF_UNBATCHED_MIN * single)} ${text} (goal ${OF_UNBATCHED_MIN})`)
+  }
+  for (const { name, comparedWith, ofCompared, fault } of results.lone) {
+    if (ofCompared === undefined) continue
+    const isMet = ofCompared.median <= LONE_OF_UNBATCHED_MAX && fault === undefined
+    const text = `${name}, a lone request: ${ofCompared.median.toFixed(2)} × ${comparedWith}`
+    lines.push(`${mark(isMet)} ${text} (goal ${LONE_OF_UNBATCHED_MAX})`)
+  }
+  return lines
+}
+
+/** A peer must be behind oncekey on the same framework and the same kind of store. */
 function behind(results: Results, peer: Row, scenario: ScenarioName): readonly string[] {
   const theirs = peer.scenarios[scenario]?.summary
-  const ours = summaryOf(results, `${peer.framework}+memory`, scenario)
+  const store = peer.name.endsWith('-redis') ? 'redis' : 'memory'
+  const ours = summaryOf(results, `${peer.framework}+${store}`, scenario)
   if (theirs === undefined || ours === undefined) return []
   const text = `${peer.name}, ${scenario}: ${percent(theirs.ofBare.median)} %, ours ${percent(ours.ofBare.median)} %`
   return [`${mark(theirs.fault !== undefined || theirs.ofBare.median < ours.ofBare.median)} ${text}`]

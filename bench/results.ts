@@ -1,4 +1,4 @@
-import type { Framework } from './contestants/index.ts'
+import type { Framework, Kind } from './contestants/index.ts'
 import type { Machine } from './machine.ts'
 import type { Probes } from './probe.ts'
 
@@ -8,6 +8,8 @@ export interface Results {
   readonly settings: { readonly rounds: number; readonly seconds: number; readonly connections: number }
   readonly scenarios: readonly { readonly name: ScenarioName; readonly title: string }[]
   readonly rows: readonly Row[]
+  /** One connection, one request at a time: what a request waits for that nobody shares a batch with. */
+  readonly lone: readonly LoneRow[]
 }
 
 export type ScenarioName = 'new-keys' | 'replays'
@@ -15,13 +17,24 @@ export type ScenarioName = 'new-keys' | 'replays'
 export interface Row {
   readonly name: string
   readonly framework: Framework
-  readonly kind: 'bare' | 'oncekey' | 'peer'
+  readonly kind: Kind
   readonly label: string
   readonly settings: string
   /** Why there are no numbers, when there are none. */
   readonly absent?: string
   readonly probes?: Probes
   readonly scenarios: Partial<Record<ScenarioName, Measured>>
+}
+
+export interface LoneRow {
+  readonly name: string
+  readonly label: string
+  /** Of the medians of the rounds. */
+  readonly p50Ms: Spread
+  /** The row that it is compared with, and its p50 ÷ that row's, round by round. */
+  readonly comparedWith?: string
+  readonly ofCompared?: Spread
+  readonly fault?: string
 }
 
 export interface Measured {
@@ -37,6 +50,8 @@ export interface Slice {
   readonly p99Ms: number
   /** Of the server's whole process, its threads included. */
   readonly cpuUsPerRequest: number
+  /** Of the database's processes. Absent where there is none. */
+  readonly databaseCpuUsPerRequest?: number
   /** How much of one core the load generator used: near 1, it was the limit rather than the server. */
   readonly loadCoreShare: number
   /** What was wrong with the answers. A slice with a fault does not count as a measurement. */
@@ -59,6 +74,7 @@ export interface Summary {
   readonly cpuUsPerRequest: Spread
   /** CPU ÷ that of the bare framework: far steadier than throughput on a machine that others use, too. */
   readonly cpuOfBare: Spread
+  readonly databaseCpuUsPerRequest?: number
   readonly fault?: string
 }
 
@@ -69,6 +85,7 @@ export function summarize(slices: readonly Slice[], bare: readonly Slice[]): Sum
   const fault =
     slices.find((slice) => slice.fault !== undefined)?.fault ??
     (bareFault === undefined ? undefined : `nothing to compare with: ${bareFault}`)
+  const databaseCpu = slices.flatMap((slice) => slice.databaseCpuUsPerRequest ?? [])
   return {
     requestsPerSecond: spread(slices.map((slice) => slice.requestsPerSecond)),
     ofBare: ratios((slice) => slice.requestsPerSecond),
@@ -77,6 +94,7 @@ export function summarize(slices: readonly Slice[], bare: readonly Slice[]): Sum
     p99Ms: median(slices.map((slice) => slice.p99Ms)),
     cpuUsPerRequest: spread(slices.map((slice) => slice.cpuUsPerRequest)),
     cpuOfBare: ratios((slice) => slice.cpuUsPerRequest),
+    ...(databaseCpu.length > 0 && { databaseCpuUsPerRequest: median(databaseCpu) }),
     ...(fault !== undefined && { fault }),
   }
 }
@@ -88,11 +106,14 @@ export function median(values: readonly number[]): number {
   return ((sorted[middle - 1] ?? 0) + (sorted[middle] ?? 0)) / 2
 }
 
-function spread(values: readonly number[]): Spread {
+export function spread(values: readonly number[]): Spread {
   return { median: median(values), min: Math.min(...values), max: Math.max(...values) }
 }
 
+/** The end of the name of a row that shows another build: `--against`. */
+export const AGAINST = '@against'
+
 /** Rows that nobody would run: they only show what something brings. */
 export function isForComparison(name: string): boolean {
-  return name.endsWith('-unbatched')
+  return name.endsWith('-unbatched') || name.endsWith(AGAINST)
 }

@@ -2,6 +2,7 @@
 import { type ChildFailure, reply, type ServerAsk, type ServerReady, type ServerUsage } from './child.ts'
 import { contestants } from './contestants/index.ts'
 import { runCount } from './contestants/workload.ts'
+import { descendantsCpuUs } from './database-cpu.ts'
 
 const [name, directory = ''] = process.argv.slice(2)
 process.on('disconnect', () => process.exit(0))
@@ -14,7 +15,9 @@ try {
     switch (message.ask) {
       case 'usage': {
         const { user, system } = process.cpuUsage()
-        return reply({ cpuUs: user + system, runs: runCount() } satisfies ServerUsage)
+        const databaseCpuUs = descendantsCpuUs() ?? 0
+        const database = databaseCpuUs > 0 ? { databaseCpuUs } : {}
+        return reply({ cpuUs: user + system, runs: runCount(), ...database } satisfies ServerUsage)
       }
       case 'reset':
         started.reset?.()

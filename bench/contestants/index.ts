@@ -3,11 +3,14 @@ import type { AddressInfo } from 'node:net'
 
 export type Framework = 'fastify' | 'express'
 
+/** `ceiling`: no layer at all, only the durable writes that one needs: what the machine leaves to be had. */
+export type Kind = 'bare' | 'oncekey' | 'peer' | 'ceiling'
+
 /** One row of the benchmark. Describing one loads nothing: its code runs in a process of its own. */
 export interface Contestant {
   readonly name: string
   readonly framework: Framework
-  readonly kind: 'bare' | 'oncekey' | 'peer'
+  readonly kind: Kind
   readonly label: string
   /** What the reader must know of how it was set up. */
   readonly settings: string
@@ -81,7 +84,15 @@ export const contestants: readonly Contestant[] = [
     kind: 'peer',
     label: '@node-idempotency/core, memory',
     settings: 'its memory adapter, unbounded; called from preHandler and onSend hooks, as its readme says',
-    start: async () => (await import('./node-idempotency.ts')).start(),
+    start: async () => (await import('./node-idempotency.ts')).startMemory(),
+  },
+  {
+    name: 'fastify+node-idempotency-redis',
+    framework: 'fastify',
+    kind: 'peer',
+    label: '@node-idempotency/core, durable Redis',
+    settings: 'the same with its Redis adapter, on a Redis of its own: appendonly, appendfsync always',
+    start: async () => (await import('./node-idempotency.ts')).startRedis(),
   },
   {
     name: 'fastify+powertools',
@@ -90,6 +101,30 @@ export const contestants: readonly Contestant[] = [
     label: '@aws-lambda-powertools, memory',
     settings: 'its own base class over a Map, records kept as objects, payload validation off: the fastest it can be',
     start: async () => (await import('./powertools.ts')).start(),
+  },
+  {
+    name: 'fastify+sqlite-ceiling',
+    framework: 'fastify',
+    kind: 'ceiling',
+    label: 'Fastify + two hand-overs to SQLite',
+    settings: 'no layer: two tiny rows per request, handed in batches to a worker, WAL, synchronous=FULL',
+    start: async ({ directory }) => (await import('./ceilings.ts')).startSqlite(directory),
+  },
+  {
+    name: 'fastify+redis-ceiling',
+    framework: 'fastify',
+    kind: 'ceiling',
+    label: 'Fastify + two SETs on Redis',
+    settings: 'no layer: two SETs per request by node-redis, on a Redis of its own: appendonly, appendfsync always',
+    start: async () => (await import('./ceilings.ts')).startRedis(),
+  },
+  {
+    name: 'fastify+postgres-ceiling',
+    framework: 'fastify',
+    kind: 'ceiling',
+    label: 'Fastify + insert and update on PostgreSQL',
+    settings: 'no layer: one tiny row per request, in batches by prepared statements, fsync and synchronous_commit on',
+    start: async () => (await import('./ceilings.ts')).startPostgres(),
   },
   {
     name: 'express',

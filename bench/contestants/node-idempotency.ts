@@ -2,6 +2,7 @@ import fastify, { type FastifyRequest } from 'fastify'
 import { addFastifyRoute, serveFastify } from './bare.ts'
 import type { Started } from './index.ts'
 import { peer } from './peers.ts'
+import { serverOf } from './servers.ts'
 
 interface Idempotency {
   onRequest(request: Parameters): Promise<Recorded | undefined>
@@ -25,13 +26,36 @@ interface Core {
   readonly IdempotencyError: new () => Error & { readonly code: string }
 }
 
-/** Its plugin for Fastify is not in the registry; these hooks are the leanest use of its core that answers correctly. */
-export async function start(): Promise<Started> {
-  const { Idempotency, IdempotencyError } = peer<Core>('@node-idempotency/core')
+interface RedisStorage {
+  connect(): Promise<void>
+  disconnect(): Promise<void>
+}
+
+export async function startMemory(): Promise<Started> {
   const { MemoryStorageAdapter } = peer<{ MemoryStorageAdapter: new () => object }>(
     '@node-idempotency/storage-adapter-memory',
   )
-  const idempotency = new Idempotency(new MemoryStorageAdapter())
+  return start(new MemoryStorageAdapter())
+}
+
+export async function startRedis(): Promise<Started> {
+  const { RedisStorageAdapter } = peer<{ RedisStorageAdapter: new (options: { url: string }) => RedisStorage }>(
+    '@node-idempotency/storage-adapter-redis',
+  )
+  const storage = new RedisStorageAdapter(await serverOf('redis'))
+  await storage.connect()
+  const started = await start(storage)
+  const close = async () => {
+    await started.close()
+    await storage.disconnect()
+  }
+  return { ...started, close }
+}
+
+/** Its plugin for Fastify is not in the registry; these hooks are the leanest use of its core that answers correctly. */
+async function start(storage: object): Promise<Started> {
+  const { Idempotency, IdempotencyError } = peer<Core>('@node-idempotency/core')
+  const idempotency = new Idempotency(storage)
   const app = fastify()
   // Answers that are not the handler's own are not recorded.
   const foreign = new WeakSet<FastifyRequest>()

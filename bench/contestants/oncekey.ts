@@ -4,10 +4,10 @@ import fastify from 'fastify'
 import { Pool } from 'pg'
 import { createClient } from 'redis'
 import type { Store } from '../../src/store.ts'
-import { findOwn } from '../../test/services/index.ts'
 import { addExpressRoute, addFastifyRoute, serveExpress, serveFastify } from './bare.ts'
 import { built } from './built.ts'
 import type { Started } from './index.ts'
+import { serverOf } from './servers.ts'
 
 export async function startFastify(store: StoreName, directory: string): Promise<Started> {
   const { idempotency } = await built<typeof import('../../src/adapters/fastify.ts')>('adapters/fastify.js')
@@ -45,7 +45,6 @@ async function open(store: StoreName, directory: string): Promise<Store> {
 
 const UNBATCHED_CONNECTIONS = 16
 
-/** A server of its own, durable, that ends with this process. */
 async function openPostgres(options: { batchMax?: number; inFlightMax?: number }): Promise<Store> {
   const { postgresStore } = await built<typeof import('../../src/stores/postgres.ts')>('stores/postgres.js')
   const { url } = await serverOf('postgres')
@@ -56,12 +55,6 @@ async function openRedis(): Promise<Store> {
   const { redisStore } = await built<typeof import('../../src/stores/redis.ts')>('stores/redis.js')
   const { url } = await serverOf('redis')
   return redisStore(await createClient({ url }).connect())
-}
-
-async function serverOf(name: 'postgres' | 'redis'): Promise<{ readonly url: string }> {
-  const server = await findOwn(name)
-  if (typeof server === 'string') throw new Error(server)
-  return server
 }
 
 function closingAlso(store: Store, started: Started): Started {

@@ -2,7 +2,7 @@ import type { Request, RequestHandler } from 'express'
 import { headerValues, protectNode } from '../http/node.ts'
 import { type IdempotencyOptions, Protection } from '../http/protection.ts'
 
-export { currentRun } from '../http/node.ts'
+export { currentRun, declareOutcome } from '../http/node.ts'
 export type { IdempotencyOptions }
 
 /** `app.use(idempotency({ store, principal }))`, or on a single route, where it also knows the route's template. */

@@ -1,9 +1,10 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
-import { headerValues, protectNode } from '../http/node.ts'
+import { declareOutcome, headerValues, protectNode } from '../http/node.ts'
 import { type IdempotencyOptions, Protection } from '../http/protection.ts'
 
 export { currentRun } from '../http/node.ts'
 export type { IdempotencyOptions }
+export { declareOutcome }
 
 /** For plain node:http: `createServer(idempotency({ store, principal })(listener))`. */
 export function idempotency(
@@ -24,18 +25,23 @@ export function idempotency(
       try {
         await listener(request, response)
       } catch (error) {
-        fail(response, error)
+        fail(request, response, error)
       }
     }
-    protectNode(protection, { request, incoming: request, response, facts, proceed }, (error) => fail(response, error))
+    protectNode(protection, { request, incoming: request, response, facts, proceed }, (error) =>
+      fail(request, response, error),
+    )
   }
 }
 
-/** There is no framework to report to: what broke before the handler ran is shown, and the client gets a bare 500. */
-function fail(response: ServerResponse, error: unknown): void {
-  if (response.destroyed) return
+/**
+ * There is no framework to report to: what broke is shown, and the client gets a bare 500, or a broken answer if it had
+ * begun. A client that has left gets neither, but the run must come to its end all the same, or its key would be stuck.
+ */
+function fail(request: IncomingMessage, response: ServerResponse, error: unknown): void {
   console.error(error)
-  if (response.headersSent) return void response.destroy()
-  response.statusCode = 500
+  if (response.headersSent && !response.destroyed) return void response.destroy()
+  if (response.headersSent) declareOutcome(request, 'unknown')
+  else response.statusCode = 500
   response.end()
 }

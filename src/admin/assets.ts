@@ -1,8 +1,8 @@
 import { readFile } from 'node:fs/promises'
 import { extname } from 'node:path'
 
-/** The dashboard as it was built into the package; in the repository before a build there is none. */
-const FOLDER = new URL('../dashboard/', import.meta.url)
+/** The dashboard as it was built, seen from src/admin and from dist/admin; in the repository before a build there is none. */
+const FOLDER = new URL('../../dist/dashboard/', import.meta.url)
 
 const TYPES: Readonly<Record<string, string>> = {
   '.html': 'text/html; charset=utf-8',

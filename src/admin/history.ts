@@ -26,6 +26,12 @@ export interface Change {
 export const SERIES = ['executed', 'replayed', 'conflict', 'inFlight', 'unknown', 'refused', 'unprotected'] as const
 export type SeriesName = (typeof SERIES)[number]
 
+export interface Rates {
+  readonly stepMs: number
+  readonly from: number
+  readonly series: Readonly<Record<SeriesName, number[]>>
+}
+
 const SERIES_OF: Readonly<Record<string, SeriesName>> = {
   claimed: 'executed',
   takeover: 'executed',
@@ -88,7 +94,20 @@ export class History {
     return () => this.#listeners.delete(listener)
   }
 
-  rates(windowMs: number): { stepMs: number; from: number; series: Record<SeriesName, number[]> } {
+  /** What an operator did, which no engine tells. */
+  note(type: string, id: string, detail?: string): void {
+    this.#add({ type, id, ...(detail !== undefined && { detail }) })
+  }
+
+  /** Whoever removes a person's traces from the store does not want them told from here. */
+  redact(id: string): void {
+    const bare = ({ labels: _, ...event }: SeenEvent): SeenEvent => event
+    const story = this.#operations.get(id)
+    if (story !== undefined) this.#operations.set(id, story.map(bare))
+    for (const [i, event] of this.#events.entries()) if (event.id === id) this.#events[i] = bare(event)
+  }
+
+  rates(windowMs: number): Rates {
     const count = Math.min(BUCKETS, Math.max(1, Math.ceil(windowMs / STEP_MS)))
     const last = Math.floor(this.#now() / STEP_MS)
     const first = last - count + 1

@@ -64,14 +64,26 @@ export function openApi(version: string): object {
         },
       ),
       '/api/operations/{id}/redact': change('Removes body, headers and labels; the claim stays.'),
-      '/api/events': { get: answers('What happens, as it happens. Resumes after Last-Event-ID.', 'text/event-stream') },
+      '/api/events': {
+        get: {
+          ...answers('What happens, as it happens. Resumes after Last-Event-ID.', 'text/event-stream'),
+          parameters: [
+            query('recent', {
+              type: 'integer',
+              description: 'Without Last-Event-ID: how many past events come first.',
+            }),
+          ],
+        },
+      },
       '/api/rates': {
         get: {
           ...answers('Counts by outcome and second.'),
           parameters: [query('window', { type: 'integer', description: 'Seconds, at most 900.' })],
         },
       },
-      '/api/expiry': { get: answers('How many records are gone by when.') },
+      '/api/expiry': {
+        get: answers('How many records there are by state, and are gone by when, over the first 5,000.'),
+      },
     },
   }
 }

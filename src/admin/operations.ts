@@ -27,6 +27,28 @@ export interface AnswerView {
   readonly isHidden: boolean
 }
 
+/** One operation with all that is known of it. */
+export type OperationStory = (
+  | OperationView
+  /** Seen by this process, and not in the store now. */
+  | { readonly id: string; readonly state: 'absent'; readonly labels: Readonly<Record<string, string>> }
+) & {
+  readonly answer?: AnswerView
+  /** Oldest first. */
+  readonly history: readonly SeenEvent[]
+}
+
+/** What the store holds, over as many records as one call may look at. */
+export interface Expiry {
+  /** How many records are gone `untilMs` from now; `null`, when sent as JSON, is for all that come later. */
+  readonly buckets: ReadonlyArray<{ readonly untilMs: number | null; readonly count: number }>
+  readonly states: Readonly<Record<RecordState['state'], number>>
+  readonly bodyBytes: number
+  readonly scanned: number
+  /** Whether that was all of them. */
+  readonly complete: boolean
+}
+
 export interface Search {
   readonly state?: RecordState['state'] | undefined
   /** Part of a key or of an id. */
@@ -78,7 +100,7 @@ export class Operations {
     return { operations, next: after ?? null, scanned }
   }
 
-  async show(id: string): Promise<object | undefined> {
+  async show(id: string): Promise<OperationStory | undefined> {
     const record = await this.#store.read(id)
     const history = this.#history.of(id).map((event) => this.event(event))
     if (record === undefined) return history.length === 0 ? undefined : { id, state: 'absent', labels: {}, history }
@@ -88,12 +110,18 @@ export class Operations {
 
   /** Forgets the record: the next request with this key runs. */
   async release(id: string): Promise<'done' | 'absent'> {
-    return (await this.#store.forget(id)) ? 'done' : 'absent'
+    if (!(await this.#store.forget(id))) return 'absent'
+    this.#history.note('operator-released', id)
+    return 'done'
   }
 
   /** Takes away what the record tells of people, and keeps the claim. */
   async redact(id: string): Promise<'done' | 'absent' | 'unanswered'> {
-    if (await this.#store.redact(id)) return 'done'
+    if (await this.#store.redact(id)) {
+      this.#history.redact(id)
+      this.#history.note('operator-redacted', id)
+      return 'done'
+    }
     return (await this.#store.read(id)) === undefined ? 'absent' : 'unanswered'
   }
 
@@ -122,24 +150,29 @@ export class Operations {
       body: new TextEncoder().encode(JSON.stringify(document)),
     }
     const kept = await this.#store.settle(id, token, { outcome: 'rejected', answer, ttlMs: goneInMs, expiredTtlMs: 0 })
+    if (kept) this.#history.note('operator-failed', id, `answered with ${status}${note && `: ${note}`}`)
     return kept ? 'done' : 'running'
   }
 
   /** When the records will be gone, over as many as one call may look at. */
-  async expiry(now: number): Promise<object> {
-    const counts = EXPIRY_STEPS_MS.map((untilMs) => ({ untilMs, count: 0 }))
+  async expiry(now: number): Promise<Expiry> {
+    const buckets = EXPIRY_STEPS_MS.map((untilMs) => ({ untilMs, count: 0 }))
+    const states = { running: 0, unknown: 0, settled: 0, expired: 0 }
+    let bodyBytes = 0
     let after: string | undefined
     let scanned = 0
     for (;;) {
       const page = await this.#store.list({ limit: PAGE, ...(after !== undefined && { after }) })
-      for (const { goneAt } of page) {
-        const bucket = counts.find(({ untilMs }) => goneAt - now <= untilMs)
+      for (const record of page) {
+        const bucket = buckets.find(({ untilMs }) => record.goneAt - now <= untilMs)
         if (bucket) bucket.count += 1
+        states[record.state] += 1
+        if (record.state === 'settled') bodyBytes += record.answer.body?.byteLength ?? 0
       }
       scanned += page.length
       after = page.at(-1)?.id
-      if (page.length < PAGE) return { buckets: counts, scanned, complete: true }
-      if (scanned >= SCANNED_MAX) return { buckets: counts, scanned, complete: false }
+      const complete = page.length < PAGE
+      if (complete || scanned >= SCANNED_MAX) return { buckets, states, bodyBytes, scanned, complete }
     }
   }
 

@@ -1,3 +1,4 @@
+import { channel } from 'node:diagnostics_channel'
 import { createServer, request as httpRequest, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
@@ -74,6 +75,21 @@ describe('what the admin API tells', () => {
     const again = await stream(admin, String(seen[0]?.seq))
     expect((await again.next(2)).map(({ type }) => type)).toEqual(['kept', 'replayed'])
     again.close()
+    const newcomer = await stream(admin, undefined, '?recent=1')
+    expect((await newcomer.next(1)).map(({ type }) => type)).toEqual(['replayed'])
+    newcomer.close()
+  })
+
+  it('a reader that missed more than can be sent at once is not cut off for it', async () => {
+    const { admin, pay } = await world()
+    for (let i = 0; i < 4; i++) await pay('a', '{}')
+    const gate = channel('oncekey:gate')
+    for (let i = 0; i < 6_000; i++) gate.publish({ type: 'shed', reason: 'x'.repeat(250) })
+    const late = await stream(admin, '0')
+    expect((await late.next(1_000)).map(({ type }) => type)).not.toContain('claimed')
+    await pay('b', '{}')
+    expect((await late.next(1_002)).slice(-2).map(({ type }) => type)).toEqual(['claimed', 'kept'])
+    late.close()
   })
 
   it('counts: rates, metrics, expiry and status', async () => {
@@ -84,7 +100,12 @@ describe('what the admin API tells', () => {
     expect([sum(series.executed), sum(series.replayed)]).toEqual([1, 2])
     const metrics = await (await fetch(`${admin.url}/metrics`)).text()
     expect(metrics).toContain('oncekey_events_total{type="replayed"} 2')
-    expect(await get(admin, '/api/expiry')).toMatchObject({ scanned: 1, complete: true })
+    expect(await get(admin, '/api/expiry')).toMatchObject({
+      states: { settled: 1, running: 0 },
+      bodyBytes: 4,
+      scanned: 1,
+      complete: true,
+    })
     expect(await get(admin, '/api/status')).toMatchObject({
       version: '1.2.3',
       store: { name: 'memory', ok: true },
@@ -133,6 +154,9 @@ describe('what operators can do', () => {
     const [{ id }] = (await get(admin, '/api/operations')).operations
     expect(await act(admin, id, 'redact')).toMatchObject({ status: 200 })
     expect((await get(admin, '/api/operations')).operations).toMatchObject([{ id, state: 'settled', labels: {} }])
+    const { history } = await get(admin, `/api/operations/${id}`)
+    expect(history.map(({ type }) => type)).toEqual(['claimed', 'kept', 'operator-redacted'])
+    expect(history.filter((event) => 'labels' in event)).toEqual([])
     const retry = await pay('a', '{}')
     expect(retry.status).toBe(409)
     expect(await retry.text()).toContain('answer-not-kept')
@@ -259,6 +283,7 @@ interface Told {
   readonly next: string | null
   readonly series: { readonly executed: number[]; readonly replayed: number[] }
   readonly paths: Readonly<Record<string, object>>
+  readonly history: ReadonlyArray<{ readonly type: string }>
 }
 
 async function get(admin: Admin, path: string): Promise<Told> {
@@ -279,16 +304,20 @@ async function act(admin: Admin, id: string, verb: string, body: object = {}): P
   return fetch(url, { method: 'POST', headers, body: JSON.stringify(body) })
 }
 
-async function stream(admin: Admin, lastEventId?: string) {
+async function stream(admin: Admin, lastEventId?: string, query = '') {
   const controller = new AbortController()
   const headers: Record<string, string> = lastEventId === undefined ? {} : { 'Last-Event-ID': lastEventId }
-  const response = await fetch(`${admin.url}/api/events`, { headers, signal: controller.signal })
+  const response = await fetch(`${admin.url}/api/events${query}`, { headers, signal: controller.signal })
   const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader()
   const events: Array<{ seq: number; type: string }> = []
+  let rest = ''
   const next = async (count: number) => {
     while (events.length < count) {
-      const { value = '' } = (await reader?.read()) ?? {}
-      for (const line of value.split('\n')) if (line.startsWith('data: ')) events.push(JSON.parse(line.slice(6)))
+      const { value, done } = (await reader?.read()) ?? { done: true }
+      if (done) throw new Error(`the stream ended after ${events.length} events`)
+      const lines = (rest + value).split('\n')
+      rest = lines.pop() ?? ''
+      for (const line of lines) if (line.startsWith('data: ')) events.push(JSON.parse(line.slice(6)))
     }
     return events
   }

@@ -24,6 +24,18 @@ export interface AdminOptions {
   readonly gate?: () => { readonly info: object; readonly gauges: readonly Gauge[] }
 }
 
+/** What /api/status answers. */
+export interface Status {
+  readonly version: string
+  readonly startedAt: number
+  readonly readOnly: boolean
+  readonly reveal: boolean
+  readonly store: { readonly name: string; readonly ok: boolean; readonly latencyMs: number; readonly error?: string }
+  readonly gate: object | null
+  /** By type of event, since the start. */
+  readonly counters: Readonly<Record<string, number>>
+}
+
 export interface Admin {
   readonly url: string
   stop(): Promise<void>
@@ -193,7 +205,7 @@ class Api {
       : text(response, 503, `the store does not answer: ${health.error}\n`)
   }
 
-  async #status(): Promise<object> {
+  async #status(): Promise<Status> {
     const { version, store, gate } = this.#options
     return {
       version,

@@ -7,6 +7,8 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   audit: async () => (await import('./audit.ts')).audit,
   check: async () => (await import('./check.ts')).check,
   config: async () => (await import('./config.ts')).config,
+  demo: async () => (await import('./demo.ts')).demo,
+  doctor: async () => (await import('./doctor.ts')).doctor,
   gate: async () => (await import('./gate.ts')).gate,
   list: async () => (await import('./list.ts')).list,
   show: async () => (await import('./show.ts')).show,

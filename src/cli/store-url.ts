@@ -42,6 +42,8 @@ interface Connected {
 /** Connections per process: group commit needs few. */
 const POOL_MAX = 8
 const CONNECT_MS_MAX = 5_000
+const RECONNECT_STEP_MS = 50
+const RECONNECT_MS_MAX = 2_000
 const COLLECTION = 'oncekey_records'
 const BUCKET = 'oncekey'
 const SQLITE_FILE = 'oncekey.db'
@@ -53,7 +55,7 @@ async function memory(): Promise<Connected> {
 
 async function sqlite(address: string, mustExist: boolean): Promise<Connected> {
   const { sqliteStore } = await import('../stores/sqlite.ts')
-  const path = decodeURIComponent(address.slice('sqlite:'.length).replace(/^\/\/(?=\/|\.)/, '')) || SQLITE_FILE
+  const path = sqlitePath(address) ?? SQLITE_FILE
   if (mustExist && !existsSync(path))
     throw new Misuse(`There is no file ${path}; say --store with the address of your store.`)
   return { store: sqliteStore({ path }), end: async () => {} }
@@ -62,10 +64,15 @@ async function sqlite(address: string, mustExist: boolean): Promise<Connected> {
 async function redis(url: string): Promise<Connected> {
   const { redisStore } = await import('../stores/redis.ts')
   const { createClient } = await driver('redis', () => import('redis'))
-  const client = createClient({ url, socket: { connectTimeout: CONNECT_MS_MAX } })
+  let isConnected = false
+  // Left to itself the driver tries for ever and says nothing: the first failure is the caller's to tell.
+  const reconnectStrategy = (retries: number, cause: Error): number | Error =>
+    isConnected ? Math.min(RECONNECT_STEP_MS * (retries + 1), RECONNECT_MS_MAX) : cause
+  const client = createClient({ url, socket: { connectTimeout: CONNECT_MS_MAX, reconnectStrategy } })
   // Without a listener a lost connection would end the process; the verbs report it.
   client.on('error', () => {})
   await client.connect()
+  isConnected = true
   return { store: redisStore(client), end: () => client.close() }
 }
 
@@ -127,6 +134,12 @@ async function driver<T>(name: string, load: () => Promise<T>): Promise<T> {
     if ((error as NodeJS.ErrnoException).code !== 'ERR_MODULE_NOT_FOUND') throw error
     throw new Misuse(`This store needs the package ${name}, which is not installed; run npm install ${name}.`)
   }
+}
+
+/** The file of an sqlite: address; `undefined` for any other. */
+export function sqlitePath(address: string): string | undefined {
+  if (!/^sqlite:/i.test(address)) return undefined
+  return decodeURIComponent(address.slice('sqlite:'.length).replace(/^\/\/(?=\/|\.)/, '')) || SQLITE_FILE
 }
 
 export function withoutPassword(address: string): string {

@@ -1,15 +1,10 @@
-import {
-  type IncomingMessage,
-  type OutgoingHttpHeader,
-  type OutgoingHttpHeaders,
-  type ServerResponse,
-  validateHeaderName,
-  validateHeaderValue,
-} from 'node:http'
+import type { IncomingMessage, OutgoingHttpHeader, ServerResponse } from 'node:http'
 import type { Done } from '../execution.ts'
 import type { Answer } from '../store.ts'
 import { hasNoBody } from './bytes.ts'
 import type { CaptureLimits } from './capture-limits.ts'
+import { declaredEnd } from './declared-outcome.ts'
+import { checkChunk, checkHeader, checkStatus, flatHeaders, type Headers } from './node-arguments.ts'
 
 /**
  * Watches one response at the level of `writeHead`, `write` and `end`, where every way of answering comes out.
@@ -34,12 +29,15 @@ export class NodeCapture {
   #status = 0
   #statusMessage = ''
   #keptAtStart: Array<readonly [string, string]> | undefined
+  readonly #outlivesClient: boolean
 
-  constructor(incoming: IncomingMessage, response: ServerResponse, limits: CaptureLimits) {
+  /** `outlivesClient`: the handler ends its answer even when the client leaves in the middle of it. */
+  constructor(incoming: IncomingMessage, response: ServerResponse, limits: CaptureLimits, outlivesClient = false) {
     const res = response as CapturedResponse
     this.#incoming = incoming
     this.#response = res
     this.#limits = limits
+    this.#outlivesClient = outlivesClient
     this.#socketBytes = incoming.socket.bytesWritten
     this.#methods = { writeHead: res.writeHead, write: res.write, end: res.end, flushHeaders: res.flushHeaders }
     this.done = new Promise((resolve) => {
@@ -157,14 +155,21 @@ export class NodeCapture {
     const answer = this.#answer()
     this.#mode = 'held'
     this.#pretend(true)
-    this.#resolve({ kind: 'answered', answer })
+    this.#resolve(declaredEnd(this.#incoming) ?? { kind: 'answered', answer })
     return this.#response
   }
 
+  /** The answer reaches the client as it is, but its body is not kept: as if it were larger than the contract allows. */
+  dropBody(): void {
+    this.#bytes = Number.POSITIVE_INFINITY
+    this.#chunks = []
+  }
+
   close(): void {
-    if (this.#mode === 'streaming') return this.#resolve({ kind: 'broken' })
-    if (this.#mode !== 'gathering') return
-    if (this.#clientWentAway()) this.#mode = 'absorbing'
+    if (this.#mode !== 'gathering' && this.#mode !== 'streaming') return
+    const end = declaredEnd(this.#incoming)
+    if (end) this.#resolve(end)
+    else if (this.#outlivesClient || (this.#mode === 'gathering' && this.#clientWentAway())) this.#mode = 'absorbing'
     else this.#resolve({ kind: 'broken' })
   }
 
@@ -250,10 +255,14 @@ export class NodeCapture {
 /** absorbing: as gathering, but the client has left. gathering: nothing has gone out. streaming: writes go out as they come. held: ended, waiting for `send`. */
 type Mode = 'gathering' | 'absorbing' | 'streaming' | 'held' | 'sent'
 
-type Headers = OutgoingHttpHeaders | OutgoingHttpHeader[]
 interface Head {
   readonly args: unknown[]
   readonly headers: Headers | undefined
+}
+
+/** Frees what is kept of the body of this answer, and keeps no more of it. */
+export function dropKeptBody(response: ServerResponse): void {
+  ;(response as CapturedResponse)[CAPTURE]?.dropBody()
 }
 
 const EMPTY = new Uint8Array()
@@ -303,34 +312,6 @@ type WatchedSocket = IncomingMessage['socket'] & { [OPEN]?: Set<NodeCapture> }
 const HELD = 'held'
 const ENDED: PropertyDescriptor = { configurable: true, value: true }
 
-/** What Node would throw in end() or writeHead(), thrown there and not when the answer goes out. */
-function checkStatus(status: number): void {
-  if (status >= 100 && status <= 999) return
-  throw Object.assign(new RangeError(`Invalid status code: ${status}`), { code: 'ERR_HTTP_INVALID_STATUS_CODE' })
-}
-
-function checkHeader(name: string, value: OutgoingHttpHeader | undefined): void {
-  validateHeaderName(name)
-  for (const item of Array.isArray(value) ? value : [value]) validateHeaderValue(name, item as string)
-}
-
-function checkChunk(chunk: unknown): void {
-  if (chunk === undefined || chunk === null || typeof chunk === 'string' || chunk instanceof Uint8Array) return
-  throw Object.assign(new TypeError('The chunk must be a string, a Buffer or a Uint8Array'), {
-    code: 'ERR_INVALID_ARG_TYPE',
-  })
-}
-
 function rawHeaderNames(response: ServerResponse): string[] {
   return (response as unknown as { getRawHeaderNames(): string[] }).getRawHeaderNames()
-}
-
-/** `writeHead` takes an object, a list of pairs, or one flat list of names and values. */
-function flatHeaders(headers: Headers | undefined): Array<readonly [string, OutgoingHttpHeader | undefined]> {
-  if (headers === undefined) return []
-  if (!Array.isArray(headers)) return Object.entries(headers)
-  if (Array.isArray(headers[0])) return headers as unknown as Array<[string, OutgoingHttpHeader]>
-  const pairs: Array<readonly [string, OutgoingHttpHeader | undefined]> = []
-  for (let i = 0; i < headers.length; i += 2) pairs.push([String(headers[i]), headers[i + 1]])
-  return pairs
 }

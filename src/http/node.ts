@@ -23,8 +23,10 @@ export interface NodeExchange<Req> {
   readonly parsedBody?: unknown
   /** Hands over to the handler. */
   readonly proceed: () => void
-  /** Called before this layer itself answers: a replay or a refusal. */
-  readonly takeOver?: () => void
+  /** Called before this layer itself answers: a replay or a refusal, and of which operation where that is known. */
+  readonly takeOver?: (refused?: Refusal, id?: string) => void
+  /** The handler ends its answer even when the client leaves in the middle of it. */
+  readonly outlivesClient?: boolean
 }
 
 /**
@@ -77,7 +79,7 @@ function execute<Req>(
   if (echoKey) response.setHeader(protection.contract.key.header, operation.key)
   const result = protection.engine.execute(operation, (run) => {
     ;(incoming as WithRun)[RUN] = run
-    capture = new NodeCapture(incoming, response, protection)
+    capture = new NodeCapture(incoming, response, protection, exchange.outlivesClient)
     proceed()
     return capture.done
   })
@@ -89,7 +91,7 @@ function execute<Req>(
       case 'replayed':
         return replay(protection, exchange, end.answer)
       case 'refused':
-        return refuse(protection, exchange, end.refusal)
+        return refuse(protection, exchange, end.refusal, operation.id)
     }
   }
   return result.then((end) => sendTogether({ send: () => answer(end), fail }))
@@ -119,6 +121,8 @@ function sendReady(): void {
     }
   }
 }
+
+export { declareOutcome } from './declared-outcome.ts'
 
 /** The run behind this request, for the handler: its signal, its attempt, `derive()`. */
 export function currentRun(request: object): Run | undefined {
@@ -201,8 +205,8 @@ function setHead(response: ServerResponse, status: number, head: readonly string
 const EMPTY = Buffer.alloc(0)
 const TEXT_BYTES_MAX = 16 * 1024
 
-function refuse<Req>({ contract }: Protection<Req>, exchange: NodeExchange<Req>, refused: Refusal): void {
-  exchange.takeOver?.()
+function refuse<Req>({ contract }: Protection<Req>, exchange: NodeExchange<Req>, refused: Refusal, id?: string): void {
+  exchange.takeOver?.(refused, id)
   const { response } = exchange
   const { status, headers, body } = renderRefusal(contract, refused)
   for (const [name, value] of headers) response.setHeader(name, value)

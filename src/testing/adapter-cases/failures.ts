@@ -119,6 +119,28 @@ const clientCases: Case[] = [
     },
   },
   {
+    name: 'a handler that throws after its client has left leaves no key stuck, and does not run again',
+    async run(bench) {
+      const [started, gate] = [new Gate(), new Gate()]
+      const site = await bench.serve(async () => {
+        started.open()
+        await gate.opened
+        throw new Error('thrown by the handler, as the test wants it')
+      })
+      const connection = await site.connect()
+      connection.send({ key: 'k', body: 'a' })
+      await started.opened
+      connection.close()
+      await site.clientsGone()
+      gate.open()
+      await site.store.concluded()
+      const again = await site.send({ key: 'k', body: 'a' })
+      if (again.status === 409) assertRefused(again, 'outcome-unknown')
+      else assert.equal(again.status, 500)
+      assert.equal(site.effects, 1)
+    },
+  },
+  {
     name: 'a client that leaves before a streamed answer leaves no key stuck, and nothing runs again',
     run: (bench) =>
       leavesBefore(bench, (begin) => async () => {
