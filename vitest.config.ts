@@ -1,7 +1,7 @@
 import { defineConfig } from 'vitest/config'
 
 /** They kill, freeze and flood servers, and count in the clocks of those: one file at a time, after all others. */
-const ROUGH = ['test/faults/**/*.test.ts', 'test/crash.test.ts', 'examples/**/*.test.ts']
+const ROUGH = ['test/faults/**/*.test.ts', 'test/crash.test.ts']
 
 export default defineConfig({
   test: {
@@ -14,7 +14,7 @@ export default defineConfig({
         extends: true,
         test: {
           name: 'parts',
-          include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
+          include: ['{src,test,examples}/**/*.test.ts'],
           exclude: ROUGH,
           maxWorkers: 2,
           sequence: { groupOrder: 1 },
