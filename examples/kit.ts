@@ -20,6 +20,12 @@ export interface StartOptions {
   readonly env: Readonly<Record<string, string | undefined>>
 }
 
+/** What `examples/NAME/example.ts` exports. */
+export interface ExampleModule {
+  start(options: StartOptions): Promise<Example>
+  tour(stage: Stage, example: Example): Promise<void>
+}
+
 export interface Answered {
   readonly status: number
   readonly headers: Headers

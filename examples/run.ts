@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { OncekeyError } from '../src/index.ts'
 import { Unavailable } from '../test/services/index.ts'
-import { type Example, Stage, type StartOptions } from './kit.ts'
+import { type Example, type ExampleModule, Stage } from './kit.ts'
 
 const EXAMPLES = {
   traces: 'trace ingestion that is never billed twice: Express, MongoDB',
@@ -24,11 +24,6 @@ ${Object.entries(EXAMPLES)
   --port N   listen here (default 8080; a tour takes any free port)
 
 It starts the servers that it needs by itself, or uses those of REDIS_URL, POSTGRES_URL, MONGODB_URL and NATS_URL.`
-
-interface ExampleModule {
-  start(options: StartOptions): Promise<Example>
-  tour(stage: Stage, example: Example): Promise<void>
-}
 
 async function main(): Promise<number> {
   const { name, isTour, port, isHelp } = readArguments()

@@ -5,8 +5,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { payments } from '../../src/contracts/index.ts'
 import { type AuditEntry, openAudit, verifyAudit } from '../../src/guards/audit.ts'
 import { defineContract } from '../../src/index.ts'
-import { Stage } from '../kit.ts'
-import { start, tour } from './example.ts'
+import { start } from './example.ts'
 import { type DaemonProcess, networkTo, spawnClient, spawnDaemon } from './processes.ts'
 import { auditOf, envelopeOf, openSite, pay, tempFolder } from './site.ts'
 
@@ -204,19 +203,6 @@ async function daemonOf(data: string, killAt?: number): Promise<DaemonProcess> {
 }
 
 describe('the example', () => {
-  it('S1–S9: the tour walks through everything, and everything holds', async () => {
-    const example = await start({ port: 0, env: {} })
-    const lines: string[] = []
-    const stage = new Stage(example.url, (line) => lines.push(line))
-    try {
-      await tour(stage, example)
-    } finally {
-      await example.stop()
-    }
-    expect(stage.failures).toEqual([])
-    for (let clause = 1; clause <= 9; clause++) expect(lines.join('\n')).toMatch(new RegExp(`^S.*S?${clause}\\b`, 'm'))
-  })
-
   it('refuses settings that cannot be meant, and shows those that it has', async () => {
     await expect(start({ port: 0, env: { PAYMENTS_LEASE_SECONDS: '-1' } })).rejects.toThrow(/PAYMENTS_LEASE_SECONDS/)
     await expect(start({ port: 0, env: { IDEMPOTENCY_TTL_HOURS: 'x' } })).rejects.toThrow(/IDEMPOTENCY_TTL_HOURS/)

@@ -3,8 +3,7 @@ import { afterAll, afterEach, describe, it } from 'vitest'
 import { resources, resourcesFromEnvironment } from '../../src/contracts/index.ts'
 import type { Contract } from '../../src/index.ts'
 import { findMongod } from '../../test/services/mongod.ts'
-import { Stage } from '../kit.ts'
-import { start, tour } from './example.ts'
+import { start } from './example.ts'
 import type { Hooks } from './records.ts'
 import { type Path, paths } from './schema.ts'
 import { keyStore } from './service.ts'
@@ -250,24 +249,5 @@ describe.skipIf(typeof found === 'string')(title, () => {
     assert.deepEqual(document?.goneAt, document?.expiresAt)
     await bed.post('account', ACME, { key: 'l' })
     assert.equal((await bed.keys.findOne({ key: 'l' }))?.bodyHash, document?.bodyHash)
-  })
-
-  it('the tour shows every clause, and all of it holds', async () => {
-    if (typeof found === 'string') return
-    const lines: string[] = []
-    const example = await start({ port: 0, env: { MONGODB_URL: found.url } })
-    const stage = new Stage(example.url, (line) => void lines.push(line))
-    try {
-      await tour(stage, example)
-    } finally {
-      await example.stop()
-    }
-    assert.deepEqual(stage.failures, [])
-    for (let clause = 1; clause <= 14; clause++) {
-      assert.ok(
-        lines.some((line) => new RegExp(`^\\n.*\\bD${clause}\\b`).test(line)),
-        `D${clause} has a scene`,
-      )
-    }
   })
 })

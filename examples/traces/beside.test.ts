@@ -5,8 +5,6 @@ import { traces } from '../../src/contracts/index.ts'
 import { defineContract } from '../../src/index.ts'
 import { manualClock } from '../../src/testing/manual-clock.ts'
 import { findMongod } from '../../test/services/mongod.ts'
-import { Stage } from '../kit.ts'
-import { start, tour } from './example.ts'
 import { measure } from './latency.ts'
 import { closed, listen } from './site.ts'
 import { Testbed } from './testbed.ts'
@@ -116,18 +114,6 @@ describe.skipIf(typeof mongod === 'string')(title, () => {
     const files = [...page.matchAll(/\]\(\.\.\/([^)#]+)\)/g)].map(([, file]) => file as string)
     expect(files.length).toBeGreaterThan(5)
     expect(files.filter((file) => !existsSync(join(ROOT, file)))).toEqual([])
-  })
-
-  it('the tour holds', async () => {
-    const example = await start({ port: 0, env: {} })
-    const lines: string[] = []
-    const stage = new Stage(example.url, (line) => lines.push(line))
-    try {
-      await tour(stage, example)
-    } finally {
-      await example.stop()
-    }
-    expect(stage.failures, lines.join('\n')).toEqual([])
   })
 })
 

@@ -5,9 +5,8 @@ import type { Pool } from 'pg'
 import { createClient } from 'redis'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { findOwn, findService, type Server } from '../../test/services/index.ts'
-import { Stage } from '../kit.ts'
 import { effects, holdOrders, idOf, isReplayed, poolOf, rawInRedis, send, somebody, until } from './client.ts'
-import { start, tour, type WritesExample } from './example.ts'
+import { start, type WritesExample } from './example.ts'
 import { setFlag } from './flags.ts'
 import { type Instance, startInstance } from './instance.ts'
 
@@ -192,15 +191,6 @@ describe.skipIf(missing)(`two instances, as two processes${missing && ` (skipped
     setFlag(example.flagsFile, 'POST /orders', true)
     expect(await both()).toEqual([true, true])
     expect((await effects(pool, who)).length).toBe(3)
-  })
-
-  it('the tour: everything holds', async () => {
-    const lines: string[] = []
-    const stage = new Stage(example.url, (line) => lines.push(line))
-    await tour(stage, example)
-    expect(stage.failures).toEqual([])
-    const scenes = lines.join('\n').match(/\bR\d+\b/g)
-    for (let clause = 1; clause <= 12; clause++) expect(scenes).toContain(`R${clause}`)
   })
 })
 
