@@ -14,6 +14,8 @@ const BATCHES_SENT_MAX = 2
 /** What waits for the worker, at most. Beyond it the disk is too slow for the load, and a longer queue helps nobody. */
 export const QUEUE_OPS_MAX = 10_000
 export const QUEUE_BYTES_MAX: number = 256 * 1024 * 1024
+/** What the worker makes dies at once; left to itself, V8 would give it some 50 MB more for that. */
+const YOUNG_MB_MAX = 8
 /** After a second crash in a row the worker is not started again at once; the pause doubles with each further one. */
 const RESTART_PAUSE_MS_MIN = 50
 const RESTART_PAUSE_MS_MAX = 5_000
@@ -161,7 +163,8 @@ export class Channel {
         { retryAfterMs: Math.ceil(pauseMs) },
       )
     }
-    const worker = new Worker(WORKER_URL, { workerData: this.#settings, name: 'oncekey-sqlite' })
+    const resourceLimits = { maxYoungGenerationSizeMb: YOUNG_MB_MAX }
+    const worker = new Worker(WORKER_URL, { workerData: this.#settings, name: 'oncekey-sqlite', resourceLimits })
     let cause: unknown
     worker.unref()
     worker.on('error', (error) => {
