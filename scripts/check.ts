@@ -9,6 +9,7 @@ const STEPS: ReadonlyArray<readonly [title: string, program: string, ...args: st
   ['Format and lint', 'biome', 'check', '--error-on-warnings', '.'],
   ['Build', 'node', 'scripts/build.ts'],
   ['Types', 'tsc', '-p', 'tsconfig.json'],
+  ['Types of the dashboard', 'tsc', '-p', 'dashboard/tsconfig.json'],
   ['Unused files, exports and dependencies', 'knip'],
   ['Package: publint', 'publint', '--strict'],
   ['Package: types as others will see them', 'attw', '--pack', '.', '--profile', 'esm-only'],

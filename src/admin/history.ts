@@ -54,7 +54,7 @@ const STEP_MS = 1_000
 const BUCKETS = 900
 
 export class History {
-  readonly counters = new Map<string, number>()
+  readonly counters: Map<string, number> = new Map()
   readonly #events: SeenEvent[] = []
   readonly #operations = new Map<string, SeenEvent[]>()
   readonly #buckets = new Map<number, Record<SeriesName, number>>()
@@ -132,12 +132,19 @@ export class History {
 
   /** What the gate tells beside the engine: what it shed, what broke, what shadow mode would have done. */
   readonly #onGate = (message: unknown): void => {
-    const { type, id = '', changes, ...rest } = message as { type: string; id?: string; changes?: readonly Change[] }
+    const { type, id = '', changes, labels, status, ...rest } = message as GateMessage
     if (type === 'conflict-paths') return this.#explain(id, changes ?? [])
     const detail = Object.entries(rest)
       .map(([name, value]) => `${name} ${textOf(value)}`)
       .join(', ')
-    this.#add({ type, id, ...(detail !== '' && { detail }) })
+    this.#add({
+      type,
+      id,
+      // Not in the detail: keys and principals are hidden where labels are shown.
+      ...(labels !== undefined && { labels }),
+      ...(status !== undefined && { status }),
+      ...(detail !== '' && { detail }),
+    })
   }
 
   /** The conflict itself came a moment before. */
@@ -188,6 +195,15 @@ export class History {
     }
     bucket[name] += 1
   }
+}
+
+/** As much of what the gate says as has a meaning here; the rest is shown as it comes. */
+interface GateMessage {
+  readonly type: string
+  readonly id?: string
+  readonly labels?: Readonly<Record<string, string>>
+  readonly status?: number
+  readonly changes?: readonly Change[]
 }
 
 const TEXT_CHARS_MAX = 300

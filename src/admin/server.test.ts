@@ -80,6 +80,15 @@ describe('what the admin API tells', () => {
     newcomer.close()
   })
 
+  it('hides keys and principals in what the gate tells, too', async () => {
+    const { admin } = await world()
+    const labels = { key: 'order-secret-1', principal: 'berta-secret', route: '/pay' }
+    channel('oncekey:gate').publish({ type: 'shadow', would: 'replay', id: 'f'.repeat(64), labels, status: 201 })
+    const text = await (await fetch(`${admin.url}/api/operations/${'f'.repeat(64)}`)).text()
+    expect(text).not.toContain('secret')
+    expect(JSON.parse(text).history).toMatchObject([{ status: 201, detail: 'would replay', labels: { route: '/pay' } }])
+  })
+
   it('a reader that missed more than can be sent at once is not cut off for it', async () => {
     const { admin, pay } = await world()
     for (let i = 0; i < 4; i++) await pay('a', '{}')
