@@ -27,6 +27,7 @@ export function gateOptions(settings: Settings, store: Store): GateOptions {
     contract,
     ...(routes !== undefined && { routes: parseRoutes(readJson('--routes', routes), CONTRACTS, contract) }),
     ...(shadow && { shadow }),
+    ...tlsOf(settings),
   }
 }
 
@@ -46,9 +47,34 @@ function principalOf(said: string | undefined): GateOptions['principal'] {
   }
   if (said === 'mtls') return { kind: 'mtls' }
   const [, kind, name] = /^(header|jwt-claim):(.+)$/.exec(said) ?? []
+  if (kind === 'header' && name !== undefined && !HEADER_NAME.test(name)) {
+    throw new Misuse(`--principal is ${JSON.stringify(said)}, but ${JSON.stringify(name)} is not a header name.`)
+  }
   if (name !== undefined) return { kind: kind as 'header' | 'jwt-claim', name }
   throw new Misuse(`--principal is ${JSON.stringify(said)}; give public, header:NAME, jwt-claim:NAME or mtls.`)
 }
+
+function tlsOf({ tlsCert, tlsKey, tlsCa, principal }: Settings): Pick<GateOptions, 'tls'> {
+  if (principal === 'mtls' && tlsCa === undefined) {
+    throw new Misuse('--principal is mtls, so say --tls-cert, --tls-key and --tls-ca, who has signed the clients’.')
+  }
+  if (tlsCert === undefined && tlsKey === undefined && tlsCa === undefined) return {}
+  if (tlsCert === undefined || tlsKey === undefined) {
+    throw new Misuse(`--tls-${tlsCert === undefined ? 'cert' : 'key'} is missing; TLS needs both, as PEM files.`)
+  }
+  const [cert, key] = [readPem('--tls-cert', tlsCert), readPem('--tls-key', tlsKey)]
+  return { tls: { cert, key, ...(tlsCa !== undefined && { ca: readPem('--tls-ca', tlsCa) }) } }
+}
+
+function readPem(flag: string, file: string): string {
+  const path = resolve(file)
+  if (!existsSync(path)) throw new Misuse(`${flag} is ${JSON.stringify(file)}, but there is no such file.`)
+  const text = readFileSync(path, 'utf8')
+  if (text.includes('-----BEGIN ')) return text
+  throw new Misuse(`${flag} is ${JSON.stringify(file)}, but there is no PEM in it (-----BEGIN …-----).`)
+}
+
+const HEADER_NAME = /^[!#$%&'*+.^_`|~\dA-Za-z-]+$/
 
 export function contractOf(said: string): Contract {
   const known = Object.hasOwn(CONTRACTS, said) ? CONTRACTS[said] : undefined
@@ -58,7 +84,11 @@ export function contractOf(said: string): Contract {
       `--contract is ${JSON.stringify(said)}; give ${Object.keys(CONTRACTS).join(', ')}, or a .json file.`,
     )
   }
-  return defineContract(ietf, { name: said, ...(readJson('--contract', said) as object) })
+  const fields = readJson('--contract', said)
+  if (typeof fields !== 'object' || fields === null || Array.isArray(fields)) {
+    throw new Misuse(`${said} must hold an object with fields of a contract, such as { "inFlight": "wait" }.`)
+  }
+  return defineContract(ietf, { name: said, ...fields })
 }
 
 function readJson(flag: string, file: string): unknown {

@@ -3,7 +3,7 @@ import { channel, subscribe } from 'node:diagnostics_channel'
 import { startAdmin } from '../admin/server.ts'
 import { startGate } from '../gate/gate.ts'
 import { EXIT_FAILED, Misuse } from './command.ts'
-import { reach, sayReady, untilSignal } from './gate.ts'
+import { cannotListen, reach, sayReady, untilSignal } from './gate.ts'
 import { gateOptions } from './gate-options.ts'
 import type { Settings } from './settings.ts'
 import { version } from './version.ts'
@@ -31,9 +31,28 @@ async function keepWorkers(settings: Settings): Promise<number> {
   if (settings.port === 0) throw new Misuse('--port is 0, but workers must share one; name it.')
   const opened = await reach(settings)
   if (opened === undefined) return EXIT_FAILED
+  const admin = await startAdmin({
+    ...{ store: opened.store, version: version(), host: settings.adminHost, port: settings.adminPort },
+    ...{ token: settings.adminToken, readOnly: settings.readOnly, reveal: settings.reveal },
+    gate: () => ({
+      info: {
+        url: `http://${settings.host}:${settings.port}`,
+        upstream: settings.upstream,
+        workers: settings.workers,
+        store: opened.shown,
+      },
+      gauges: [
+        { name: 'oncekey_gate_workers', help: 'Worker processes.', value: Object.keys(cluster.workers ?? {}).length },
+      ],
+    }),
+  }).catch(async (error) => {
+    await opened.close()
+    throw cannotListen(error, 'admin-port', settings)
+  })
   const ready = Promise.withResolvers<string>()
   const restarts: number[] = []
   let isStopping = false
+  let hasGivenUp = false
   let waitingFor = settings.workers
   const start = (): Worker => {
     const worker = cluster.fork()
@@ -51,6 +70,7 @@ async function keepWorkers(settings: Settings): Promise<number> {
       const why = `worker ${worker.process.pid} ended (${signal ?? code})`
       if (restarts.length > RESTARTS_PER_MINUTE_MAX) {
         console.error(`${why}, the ${restarts.length}th in a minute; giving up.`)
+        hasGivenUp = true
         ready.reject(new Misuse('The workers do not stay alive.'))
         process.kill(process.pid, 'SIGTERM')
         return
@@ -60,26 +80,11 @@ async function keepWorkers(settings: Settings): Promise<number> {
     })
     return worker
   }
-  for (let i = 0; i < settings.workers; i++) start()
-  const admin = await startAdmin({
-    ...{ store: opened.store, version: version(), host: settings.adminHost, port: settings.adminPort },
-    ...{ token: settings.adminToken, readOnly: settings.readOnly, reveal: settings.reveal },
-    gate: () => ({
-      info: {
-        url: `http://${settings.host}:${settings.port}`,
-        upstream: settings.upstream,
-        workers: settings.workers,
-        store: opened.shown,
-      },
-      gauges: [
-        { name: 'oncekey_gate_workers', help: 'Worker processes.', value: Object.keys(cluster.workers ?? {}).length },
-      ],
-    }),
-  })
   try {
+    for (let i = 0; i < settings.workers; i++) start()
     sayReady(settings, await ready.promise, admin.url)
     await untilSignal()
-    return 0
+    return hasGivenUp ? EXIT_FAILED : 0
   } finally {
     isStopping = true
     await Promise.all(Object.values(cluster.workers ?? {}).map((worker) => worker && ended(worker)))
@@ -110,7 +115,7 @@ async function work(settings: Settings): Promise<number> {
     process.disconnect?.()
     return 0
   } catch (error) {
-    tell({ oncekey: 'failed', message: (error as Error).message })
+    tell({ oncekey: 'failed', message: (cannotListen(error, 'port', settings) as Error).message })
     return EXIT_FAILED
   }
 }

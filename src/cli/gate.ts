@@ -62,7 +62,7 @@ export async function startAll(settings: Settings): Promise<Running | undefined>
   }
   try {
     const started = await startGate(gateOptions(settings, opened.store)).catch((error) => {
-      throw portTaken(error, 'port', settings.port)
+      throw cannotListen(error, 'port', settings)
     })
     ends.push(() => started.stop())
     const { upstream, contract, shadow } = settings
@@ -90,7 +90,7 @@ export async function startAll(settings: Settings): Promise<Running | undefined>
         })),
       }),
     }).catch((error) => {
-      throw portTaken(error, 'admin-port', settings.adminPort)
+      throw cannotListen(error, 'admin-port', settings)
     })
     ends.push(() => admin.stop())
     return { gate: started.url, admin: admin.url, stop }
@@ -116,7 +116,7 @@ export async function reach({ store: address, retry, json }: Settings): Promise<
     } catch (error) {
       await opened?.close().catch(() => {})
       if (error instanceof Misuse || (error instanceof OncekeyError && error.code !== 'store-unavailable')) throw error
-      const what = `The store ${withoutPassword(address)} does not answer: ${(error as Error).message}`
+      const what = `The store ${withoutPassword(address)} does not answer: ${(error as Error).message.replace(/\.$/, '')}`
       const next = retry ? `trying again in ${pauseMs / 1_000} s` : 'it was told not to wait (--no-retry)'
       console.error(json ? JSON.stringify({ event: 'store-unreachable', error: what, next }) : `${what}; ${next}`)
       if (!retry) return undefined
@@ -143,12 +143,21 @@ export async function untilSignal(): Promise<void> {
   })
 }
 
-function portTaken(error: unknown, flag: string, port: number): unknown {
-  const { code } = error as NodeJS.ErrnoException
-  if (code === 'EADDRINUSE')
-    return new Misuse(`--${flag} ${port} is taken by another process; choose another, or 0 for any.`)
-  if (code === 'EACCES') return new Misuse(`--${flag} ${port} is not allowed for this user; choose one above 1023.`)
-  if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND')
-    return new Misuse(`--${flag.replace('port', 'host')} is not an address of this machine.`)
-  return error
+/** Says which flag to change. */
+export function cannotListen(error: unknown, flag: 'port' | 'admin-port', settings: Settings): unknown {
+  const { code, cause } = error as NodeJS.ErrnoException
+  const [host, port] = flag === 'port' ? [settings.host, settings.port] : [settings.adminHost, settings.adminPort]
+  const hostFlag = flag.replace('port', 'host')
+  switch ((cause as NodeJS.ErrnoException | undefined)?.code ?? code) {
+    case 'EADDRINUSE':
+      return new Misuse(`--${flag} ${port} is taken by another process; choose another, or 0 for any.`)
+    case 'EACCES':
+      return new Misuse(`--${flag} ${port} is not allowed for this user; choose one above 1023.`)
+    case 'EADDRNOTAVAIL':
+    case 'ENOTFOUND':
+    case 'EAI_AGAIN':
+      return new Misuse(`--${hostFlag} is ${JSON.stringify(host)}, which is not an address of this machine.`)
+    default:
+      return error
+  }
 }

@@ -1,9 +1,10 @@
 import { createInterface } from 'node:readline/promises'
 import { History } from '../admin/history.ts'
 import { Operations, type OperationView } from '../admin/operations.ts'
+import { OncekeyError } from '../error.ts'
 import type { Store } from '../store.ts'
-import { EXIT_FAILED, Misuse, readFlags } from './command.ts'
-import { type OpenedStore, openStore } from './store-url.ts'
+import { EXIT_FAILED, isForPeople, Misuse, readFlags } from './command.ts'
+import { type OpenedStore, openStore, withoutPassword } from './store-url.ts'
 
 /** What the commands that look into a store have in common. */
 export const STORE_FLAGS = {
@@ -22,13 +23,24 @@ export async function withStore<T>(
   flags: { readonly store?: string; readonly reveal?: boolean },
   work: (operations: Operations, store: Store) => Promise<T>,
 ): Promise<T> {
-  const opened: OpenedStore = await openStore(flags.store ?? process.env.ONCEKEY_STORE ?? 'sqlite:oncekey.db', true)
+  const opened = await reached(flags.store ?? process.env.ONCEKEY_STORE ?? 'sqlite:oncekey.db')
   const history = new History()
   try {
     return await work(new Operations(opened.store, history, flags.reveal ?? false), opened.store)
   } finally {
     history.close()
     await opened.close()
+  }
+}
+
+/** A driver that cannot connect throws whatever it likes: people get one line. */
+async function reached(address: string): Promise<OpenedStore> {
+  try {
+    return await openStore(address, true)
+  } catch (error) {
+    if (isForPeople(error)) throw error
+    const { message } = error as Error
+    throw new OncekeyError('store-unavailable', `${withoutPassword(address)} does not answer: ${message}.`)
   }
 }
 

@@ -21,6 +21,9 @@ export interface Settings {
   readonly contract: string
   readonly principal: string | undefined
   readonly routes: string | undefined
+  readonly tlsCert: string | undefined
+  readonly tlsKey: string | undefined
+  readonly tlsCa: string | undefined
   readonly workers: number
   readonly shadow: boolean
   readonly retry: boolean
@@ -79,6 +82,14 @@ export const FIELDS: Readonly<Record<keyof Settings, Field>> = {
     help: 'public, header:NAME, jwt-claim:NAME or mtls',
   },
   routes: { flag: 'routes', kind: 'text', fallback: undefined, help: 'a JSON file with a rule for each route' },
+  tlsCert: { flag: 'tls-cert', kind: 'text', fallback: undefined, help: 'speak TLS: the certificate, a PEM file' },
+  tlsKey: { flag: 'tls-key', kind: 'text', fallback: undefined, help: 'and its key, a PEM file' },
+  tlsCa: {
+    flag: 'tls-ca',
+    kind: 'text',
+    fallback: undefined,
+    help: 'who has signed the clients’, for mtls: a PEM file',
+  },
   workers: { flag: 'workers', kind: 'count', fallback: '1', help: 'processes that share the port' },
   shadow: {
     flag: 'shadow',

@@ -23,6 +23,10 @@ export async function openStore(address: string, mustExist = false): Promise<Ope
       `--store is ${JSON.stringify(withoutPassword(address))}; give memory:, sqlite:PATH, redis://…, postgres://…, mysql://…, mongodb://…/DATABASE or nats://…/BUCKET.`,
     )
   }
+  // A server that is named wrongly is not one that will answer later.
+  if (open !== memory && open !== sqlite && !isServerAddress(address, open === mongodb)) {
+    throw new Misuse(`--store is ${JSON.stringify(withoutPassword(address))}; write it as ${scheme}://host:port.`)
+  }
   const { store, end } = await open(address, mustExist)
   return {
     store,
@@ -32,6 +36,11 @@ export async function openStore(address: string, mustExist = false): Promise<Ope
       await end()
     },
   }
+}
+
+/** Those of MongoDB may list several hosts, which is no URL. */
+function isServerAddress(address: string, mayList: boolean): boolean {
+  return /^[^:]+:\/\/\S+$/.test(address) && (mayList || URL.canParse(address))
 }
 
 interface Connected {
@@ -139,7 +148,12 @@ async function driver<T>(name: string, load: () => Promise<T>): Promise<T> {
 /** The file of an sqlite: address; `undefined` for any other. */
 export function sqlitePath(address: string): string | undefined {
   if (!/^sqlite:/i.test(address)) return undefined
-  return decodeURIComponent(address.slice('sqlite:'.length).replace(/^\/\/(?=\/|\.)/, '')) || SQLITE_FILE
+  const path = address.slice('sqlite:'.length).replace(/^\/\/(?=\/|\.)/, '')
+  try {
+    return decodeURIComponent(path) || SQLITE_FILE
+  } catch {
+    throw new Misuse(`--store is ${JSON.stringify(address)}; a percent sign in a path is written as %25.`)
+  }
 }
 
 export function withoutPassword(address: string): string {
