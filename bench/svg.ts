@@ -6,7 +6,7 @@ export function renderSvg(results: Results): string {
   const groups = (['fastify', 'express'] as const).map((framework) => ({
     title: framework === 'fastify' ? 'Fastify' : 'Express 5',
     rows: results.rows.filter(
-      (row) => row.framework === framework && row.kind !== 'bare' && !isForComparison(row.name),
+      (row) => row.framework === framework && HAS_BARS.has(row.kind) && !isForComparison(row.name),
     ),
     bare: results.rows.find((row) => row.framework === framework && row.kind === 'bare'),
   }))
@@ -31,6 +31,9 @@ export function renderSvg(results: Results): string {
   return svg(y + FOOT, [...head(results), ...parts, ...foot(results, y)])
 }
 
+/** A ceiling is no contestant: it is a mark on the bar of the store that it belongs to. */
+const HAS_BARS: ReadonlySet<Row['kind']> = new Set(['oncekey', 'peer'])
+
 const WIDTH = 880
 const MARGIN = 24
 const LABELS = 262
@@ -45,7 +48,7 @@ const GROUP_HEAD = 28
 const GROUP_GAP = 14
 const LINE = 27
 const BAR = 18
-const FOOT = 68
+const FOOT = 86
 const FOOT_LINE = 18
 
 function columnX(at: number): number {
@@ -59,8 +62,9 @@ function head({ scenarios }: Results): readonly string[] {
   ]
 }
 
-function line(row: Row, { scenarios }: Results, y: number): string {
-  const bars = scenarios.map(({ name }, at) => bar(row, name, columnX(at), y))
+function line(row: Row, { scenarios, rows }: Results, y: number): string {
+  const ceiling = rows.find(({ name }) => name === `${row.name}-ceiling`)
+  const bars = scenarios.map(({ name }, at) => bar(row, name, columnX(at), y) + mark(ceiling, name, columnX(at), y))
   const label = failedProbes(row) === '' ? row.label : `${row.label} †`
   return text(MARGIN + 12, y + 14, label, row.kind === 'oncekey' ? 'ours' : 'label') + bars.join('')
 }
@@ -70,12 +74,22 @@ function bar(row: Row, scenario: ScenarioName, x: number, y: number): string {
   if (measured === undefined || measured.summary.fault !== undefined) return text(x, y + 14, 'not measured', 'small')
   const { median, min, max } = measured.summary.ofBare
   const width = Math.max(2, Math.min(LONGEST, median * FULL))
-  const kind = row.kind === 'oncekey' ? (row.name.endsWith('sqlite') ? 'durable' : 'memory') : 'peer'
+  const kind = row.kind === 'oncekey' ? (row.name.endsWith('memory') ? 'memory' : 'durable') : 'peer'
   const spread = `<title>${percent(min)} to ${percent(max)} % in ${measured.slices.length} rounds</title>`
   const rect = `<rect class="${kind}" x="${x}" y="${y}" width="${width.toFixed(1)}" height="${BAR}" rx="3">${spread}</rect>`
   const isInside = width >= INSIDE
   const numberX = isInside ? x + 8 : Number((x + width + 7).toFixed(1))
   return rect + text(numberX, y + 14, `${percent(median)} %`, isInside ? `value on-${kind}` : 'value')
+}
+
+/** As far as a bar could reach on this machine. */
+function mark(ceiling: Row | undefined, scenario: ScenarioName, x: number, y: number): string {
+  const summary = ceiling?.scenarios[scenario]?.summary
+  if (ceiling === undefined || summary === undefined || summary.fault !== undefined) return ''
+  const { median } = summary.ofBare
+  const end = Number((x + Math.min(LONGEST, median * FULL)).toFixed(1))
+  const title = `<title>${escapeXml(ceiling.label)}, nothing else: ${percent(median)} %</title>`
+  return `<path class="ceiling" d="M${end - 5} ${y - 2}h5v${BAR + 4}h-5">${title}</path>`
 }
 
 /** What a bar hides: that the answer was not right. */
@@ -99,11 +113,15 @@ function foot({ machine, settings, rows }: Results, y: number): readonly string[
   const faults = [...new Set(rows.map(failedProbes).filter((fault) => fault !== ''))].join('; ')
   const lines = [
     ...(faults === '' ? [] : [`† as set up here: ${faults}.`]),
+    ...(rows.some(({ kind }) => kind === 'ceiling') ? [CEILING_TEXT] : []),
     'Dashed: the bare framework. SQLite, Redis and PostgreSQL sync every commit to disk, on the same two cores.',
     `${how}. Node ${machine.node}, ${machine.cores} cores, shared with the load generator.`,
   ]
   return lines.map((content, at) => text(MARGIN, y + 12 + at * FOOT_LINE, content, 'small'))
 }
+
+const CEILING_TEXT =
+  'Bracket: two durable writes per request to the same store, and nothing else; what the machine itself leaves to be had.'
 
 function text(x: number, y: number, content: string, kind: string): string {
   return `<text class="${kind}" x="${x}" y="${y}">${escapeXml(content)}</text>`
@@ -127,6 +145,7 @@ const STYLE = `
   .durable { fill: #2dd4bf }
   .peer { fill: #b6bec7 }
   .bare { stroke: #59636e; stroke-dasharray: 3 3 }
+  .ceiling { fill: none; stroke: #1f2328; stroke-width: 1.5 }
   @media (prefers-color-scheme: dark) {
     text { fill: #f0f6fc }
     .small { fill: #9198a1 }
@@ -137,6 +156,7 @@ const STYLE = `
     .durable { fill: #0f766e }
     .peer { fill: #57606a }
     .bare { stroke: #9198a1 }
+    .ceiling { stroke: #f0f6fc }
   }
 `
 

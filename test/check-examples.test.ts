@@ -85,6 +85,14 @@ const EXAMPLES: readonly Checked[] = [
       body: '{"agentId":"{{uuid}}","decision":"approve"}',
     },
   },
+  {
+    name: 'jobs',
+    load: () => import('../examples/jobs/example.ts'),
+    path: '/jobs',
+    options: { keyTemplate: 'laptop:{{n}}:{{hex}}', body: '{"task":"render","frame":{{n}}}' },
+    // Whose a key is stands in the key itself.
+    warnings: ['skip tenants.isolation'],
+  },
 ]
 
 describe('X9: oncekey check against the examples', () => {

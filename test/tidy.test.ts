@@ -90,7 +90,8 @@ describe('tidy', () => {
 
   it('the engine and what it stands on take their time from the injected clock', () => {
     const timed = sources.filter(
-      (file) => ['core', 'operation', 'contracts'].includes(layerOf(file)) && !['src/clock.ts', 'src/otel.ts'].includes(file),
+      (file) =>
+        ['core', 'operation', 'contracts'].includes(layerOf(file)) && !['src/clock.ts', 'src/otel.ts'].includes(file),
     )
     expect(
       timed.filter((file) => /Date\.now|performance\.now|setTimeout|setInterval|new Date\b/.test(read(file))),

@@ -113,7 +113,8 @@ export function createGate({ manager, contract, cache, clock }: GateOptions): Ga
   const forward: FetchHandler = async (request, run) => {
     try {
       const { pathname, search } = new URL(request.url)
-      const body = request.method === 'GET' ? undefined : await request.text()
+      const hasBody = request.method !== 'GET' && request.method !== 'HEAD'
+      const body = hasBody ? await request.text() : undefined
       const signal = run?.signal ?? request.signal
       const init = { method: request.method, headers: forwarded(request.headers), signal }
       return copyOf(await send(new URL(pathname + search, manager), body === undefined ? init : { ...init, body }))

@@ -147,6 +147,12 @@ function checkOptions(options: CheckOptions): void {
     throw invalid(`--method is ${method}, which writes nothing; give the method of a write, such as POST.`)
   }
   if (!TOKEN.test(keyHeader)) throw invalid(`--key-header is ${JSON.stringify(keyHeader)}; give the name of a header.`)
+  const { keyTemplate = '{{uuid}}' } = options
+  if (!/\{\{(?:n|uuid|hex)\}\}/.test(keyTemplate)) {
+    throw invalid(
+      `--key-template is ${JSON.stringify(keyTemplate)}; put {{uuid}}, {{hex}} or {{n}} in it, for new keys.`,
+    )
+  }
   for (const [name, value] of [...(options.headers ?? []), ...(options.secondPrincipal ?? [])]) {
     // The value may be a secret, and stays out of the message.
     if (!TOKEN.test(name) || !FIELD_VALUE.test(value)) {

@@ -1,4 +1,4 @@
-import { randomUUID } from 'node:crypto'
+import { randomBytes, randomUUID } from 'node:crypto'
 import { setTimeout as pause } from 'node:timers/promises'
 import { OncekeyError } from '../error.ts'
 import { excerpt, isNotNow, isRefusal, isSuccess, replayMark, sameContent, sameJson, shown } from './answers.ts'
@@ -65,6 +65,7 @@ export class Session {
   /** Those of the case that runs. */
   keys: string[] = []
   #requestsLeft = 0
+  #keysMade = 0
   #probe: Probe = { status: 0, keysAreQuoted: false, judgedBy: 'nothing' }
   readonly #url: URL
   readonly #countUrl: URL | undefined
@@ -99,7 +100,7 @@ export class Session {
   }
 
   operation(template: CheckOptions['body'] = this.options.body): Operation {
-    return { key: randomUUID(), payload: this.#payloads.make(template) }
+    return { key: this.#newKey(), payload: this.#payloads.make(template) }
   }
 
   /** What the service would accept as something else; `undefined` when nothing like that is known. */
@@ -202,10 +203,19 @@ export class Session {
     this.effectsEach = (after ?? 0) - (before ?? 0)
     if (after !== undefined && this.effectsEach < 1) throw notCounted(before, after)
     // The same payload: an answer that only repeats what was sent tells nothing of how often it ran.
-    const second = await this.send({ ...operation, key: randomUUID() })
+    const second = await this.send({ ...operation, key: this.#newKey() })
     const byAnswers = sameContent(first, second) ? 'nothing' : 'answers'
     const judgedBy = after === undefined ? byAnswers : 'effects'
     this.#probe = { ...this.#probe, status: first.status, judgedBy }
+  }
+
+  #newKey(): string {
+    this.#keysMade += 1
+    const { keyTemplate = '{{uuid}}' } = this.options
+    return keyTemplate
+      .replaceAll('{{n}}', String(this.#keysMade))
+      .replaceAll('{{uuid}}', () => randomUUID())
+      .replaceAll('{{hex}}', () => randomBytes(HEX_BYTES).toString('hex'))
   }
 
   #request({ key, payload }: Operation, changes: Changes): Sent {
@@ -232,6 +242,7 @@ export class Session {
   }
 }
 
+const HEX_BYTES = 8
 const TIMEOUT_MS_DEFAULT = 10_000
 /** `look` sends up to three requests and reads the count twice. */
 export const LOOK_REQUESTS_MAX = 5

@@ -18,6 +18,8 @@ export interface CheckOptions {
   readonly slowBody?: string | Uint8Array
   /** Default `Idempotency-Key`. */
   readonly keyHeader?: string
+  /** What its keys look like, with `{{n}}`, `{{uuid}}` or `{{hex}}` (16 hex digits) in it. Default `{{uuid}}`. */
+  readonly keyTemplate?: string
   /** Headers that make the same request somebody else's. */
   readonly secondPrincipal?: ReadonlyArray<readonly [name: string, value: string]>
   /** Where the number of effects can be read as JSON. Nobody else may write while the check runs. */

@@ -26,6 +26,7 @@ What to send
   --fail-body JSON|FILE       one that makes the service fail with a 5xx
   --slow-body JSON|FILE       one that takes it longer than 150 ms
   --key-header NAME           default Idempotency-Key
+  --key-template TEXT         for keys of a certain form: {{uuid}}, {{hex}} (16 digits) and {{n}} are new in each
   --second-principal 'Name: value'   makes a request somebody else's; may be repeated
 
 How to judge
@@ -66,6 +67,7 @@ const FLAGS = {
   'fail-body': { type: 'string' },
   'slow-body': { type: 'string' },
   'key-header': { type: 'string' },
+  'key-template': { type: 'string' },
   'second-principal': { type: 'string', multiple: true },
   'count-url': { type: 'string' },
   'count-path': { type: 'string' },
@@ -93,6 +95,7 @@ function toOptions(url: string, values: Values): CheckOptions {
     ...bodies,
     method: values.method?.toUpperCase(),
     keyHeader: values['key-header'],
+    keyTemplate: values['key-template'],
     secondPrincipal: second,
     countUrl: values['count-url'],
     countPath: values['count-path'],

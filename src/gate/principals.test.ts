@@ -39,6 +39,15 @@ describe('whose a key is', () => {
     expect(upstream.seen).toHaveLength(2)
   })
 
+  it.each(['Authorization', 'cookie', 'X-Api-Key'])('what stands in %s is a secret, and is not kept', (name) => {
+    const resolve = principalResolver({ kind: 'header', name })
+    const [anna, berta] = ['Bearer anna', 'Bearer berta'].map((value) =>
+      resolve?.(asked({ [name.toLowerCase()]: value })),
+    )
+    expect(anna).toEqual({ name: expect.stringMatching(/^sha256:[0-9a-f]{64}$/) })
+    expect(berta).not.toEqual(anna)
+  })
+
   it('a header that came twice names nobody', () => {
     const resolve = principalResolver({ kind: 'header', name: 'X-User' })
     expect(resolve?.(asked({ 'x-user': 'ann, bob' }, ['X-User', 'ann', 'x-user', 'bob']))).toHaveProperty('missing')

@@ -1,4 +1,12 @@
-import { createHmac, createPublicKey, createSecretKey, type KeyObject, timingSafeEqual, verify } from 'node:crypto'
+import {
+  createHash,
+  createHmac,
+  createPublicKey,
+  createSecretKey,
+  type KeyObject,
+  timingSafeEqual,
+  verify,
+} from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import type { TLSSocket } from 'node:tls'
 import { OncekeyError } from '../error.ts'
@@ -7,7 +15,8 @@ import { OncekeyError } from '../error.ts'
  * Where the gate learns who is asking. It authenticates nobody by itself, except where that is written:
  *
  * - `header`: the value of a header that an authenticating proxy in front has set. Whoever can reach the gate past that
- *   proxy can write any name into it.
+ *   proxy can write any name into it. A credential (Authorization, Cookie, X-Api-Key) is hashed first; it makes a poor
+ *   principal all the same, for a token that is refreshed between two attempts is another one.
  * - `jwt-claim`: a claim of the `Authorization: Bearer` token. WITHOUT `key` THE SIGNATURE IS NOT VERIFIED, and anybody
  *   can make up a token: the gate must then stand behind authentication. With `key` (an HMAC secret for HS256/384/512,
  *   or a public key in PEM for RS256/384/512 and ES256) an invalid, expired or unsigned token is answered with 401.
@@ -44,6 +53,7 @@ function fromHeader(name: string): PrincipalResolver {
     throw new OncekeyError('config-invalid', `principal.name is ${JSON.stringify(name)}, which is not a header name`)
   }
   const lower = name.toLowerCase()
+  const isCredential = CREDENTIALS.has(lower)
   const missing = { missing: `It carries no ${name} header.` }
   const twice = { missing: `It carries the ${name} header more than once.` }
   return ({ headers, rawHeaders }) => {
@@ -55,9 +65,13 @@ function fromHeader(name: string): PrincipalResolver {
     for (let i = 0; i < rawHeaders.length; i += 2) {
       if (rawHeaders[i]?.length === lower.length && rawHeaders[i]?.toLowerCase() === lower) count++
     }
-    return count > 1 ? twice : { name: value }
+    if (count > 1) return twice
+    return { name: isCredential ? `sha256:${createHash('sha256').update(value).digest('hex')}` : value }
   }
 }
+
+/** What stands in these is a secret itself: kept with the record for operators to read, it would be one no longer. */
+const CREDENTIALS: ReadonlySet<string> = new Set(['authorization', 'proxy-authorization', 'cookie', 'x-api-key'])
 
 function fromClaim(name: string, given: string | Uint8Array | KeyObject | undefined): PrincipalResolver {
   if (typeof name !== 'string' || name === '') {

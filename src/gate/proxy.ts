@@ -161,23 +161,35 @@ export class GateProxy {
   #protect(exchange: Exchange, place: Place, facts: RequestFacts): void {
     const { incoming, response } = exchange
     const { upstream, conflicts } = this.#parts
+    // Until the store has answered: a client that leaves meanwhile must not take the body along.
+    exchange.hold()
+    let isHeld = true
+    const letGo = (): void => {
+      if (isHeld) exchange.letGo()
+      isHeld = false
+    }
     const proceed = (): void => {
       const { body = null } = exchange
       const run = currentRun(incoming)
       if (run && body) conflicts?.remember(run.id, body, incoming.headers['content-type'] ?? '')
       const forward = new Forward(exchange, run !== undefined)
+      letGo()
       const headers = upstreamHeaders(incoming, this.#rules)
       upstream.dispatch(facts.method, facts.target, headers, body, place.timeoutMs, forward)
     }
     const takeOver = (refused?: Refusal, id?: string): void => {
       if (this.isStopping) response.shouldKeepAlive = false
       if (refused?.code === 'key-conflict' && id !== undefined) this.#tellChanges(exchange, id)
+      letGo()
     }
     const { body: parsedBody } = exchange
     protectNode(
       place.protection,
       { request: exchange, incoming, response, facts, parsedBody, proceed, takeOver, outlivesClient: true },
-      (error) => this.#failed(response, error),
+      (error) => {
+        this.#failed(response, error)
+        letGo()
+      },
     )
   }
 

@@ -1,4 +1,5 @@
 import cluster, { type Worker } from 'node:cluster'
+import { channel, subscribe } from 'node:diagnostics_channel'
 import { OncekeyError } from '../error.ts'
 import type { Gate } from './gate.ts'
 
@@ -15,6 +16,8 @@ export interface WorkersOptions {
   readonly restartWindowMs?: number
   /** For a worker to become ready, and to stop; one that takes longer is killed. Default 40,000. */
   readonly workerMsMax?: number
+  /** Hears of every worker that ended by itself, before another takes its place. `how`: its signal or its code. */
+  readonly onReplaced?: (pid: number, how: string) => void
 }
 
 export interface Workers {
@@ -28,7 +31,10 @@ export interface Workers {
   stop(): Promise<void>
 }
 
-/** Several gates in processes of their own on one port, kept running. For the primary process of a cluster. */
+/**
+ * Several gates in processes of their own on one port, kept running. For the primary process of a cluster. What the
+ * workers tell of operations is published here, too, as if it had happened in this process.
+ */
 export async function startWorkers(options: WorkersOptions): Promise<Workers> {
   const { count, script, args = [] } = options
   if (!Number.isSafeInteger(count) || count < 1 || count > WORKERS_MAX) {
@@ -44,6 +50,9 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
 
 /** In a worker: tells the primary where the gate listens, and stops with it. `close` frees the rest, such as the store. */
 export function workerReady(gate: Gate, close: () => Promise<void> = async () => {}): void {
+  for (const name of CHANNELS) {
+    subscribe(name, (event) => tell({ oncekey: 'event', channel: name, event: plain(event) }))
+  }
   let isStopping = false
   const stop = async (): Promise<void> => {
     if (isStopping) return
@@ -57,10 +66,31 @@ export function workerReady(gate: Gate, close: () => Promise<void> = async () =>
   })
   // The primary is gone: nobody would ever stop this process.
   process.on('disconnect', () => void stop())
-  process.send?.({ oncekey: 'ready', url: gate.url } satisfies Word)
+  tell({ oncekey: 'ready', url: gate.url })
 }
 
-type Word = { readonly oncekey: 'ready'; readonly url: string } | { readonly oncekey: 'stop' }
+/** In a worker that cannot do its work, and whose successors could not either: the primary ends them all, and says why. */
+export function workerFailed(message: string): void {
+  tell({ oncekey: 'failed', message })
+}
+
+const CHANNELS = ['oncekey', 'oncekey:gate'] as const
+
+type Word =
+  | { readonly oncekey: 'ready'; readonly url: string }
+  | { readonly oncekey: 'failed'; readonly message: string }
+  | { readonly oncekey: 'event'; readonly channel: (typeof CHANNELS)[number]; readonly event: object }
+  | { readonly oncekey: 'stop' }
+
+function tell(word: Word): void {
+  if (process.connected) process.send?.(word)
+}
+
+/** Errors do not travel between processes by themselves. */
+function plain(event: unknown): object {
+  const { error, ...rest } = event as { readonly error?: unknown }
+  return error === undefined ? rest : { ...rest, error: error instanceof Error ? error.message : String(error) }
+}
 
 function isWord(message: unknown): message is Word {
   return typeof message === 'object' && message !== null && 'oncekey' in message
@@ -109,7 +139,10 @@ class Group implements Workers {
     const { workerMsMax = WORKER_MS_MAX } = this.#options
     const late = setTimeout(() => worker.process.kill('SIGKILL'), workerMsMax)
     worker.on('message', (message) => {
-      if (!isWord(message) || message.oncekey !== 'ready') return
+      if (!isWord(message)) return
+      if (message.oncekey === 'event') return channel(message.channel).publish(message.event)
+      if (message.oncekey === 'failed') return this.#end(new OncekeyError('config-invalid', message.message))
+      if (message.oncekey !== 'ready') return
       clearTimeout(late)
       this.url = message.url
       this.#readyPids.add(worker.process.pid as number)
@@ -119,12 +152,12 @@ class Group implements Workers {
     worker.on('exit', (code, signal) => {
       clearTimeout(late)
       this.#workers.delete(worker)
-      const wasReady = this.#readyPids.delete(worker.process.pid as number)
-      this.#replace(wasReady, signal ?? `code ${code}`)
+      const pid = worker.process.pid as number
+      this.#replace(this.#readyPids.delete(pid), pid, signal ?? `code ${code}`)
     })
   }
 
-  #replace(wasReady: boolean, how: string): void {
+  #replace(wasReady: boolean, pid: number, how: string): void {
     if (this.#isStopping) {
       if (this.#workers.size === 0) this.#resolve(this.#reason)
       return
@@ -143,6 +176,7 @@ class Group implements Workers {
       )
     }
     this.#restartsAtMs.push(nowMs)
+    this.#options.onReplaced?.(pid, how)
     this.fork()
   }
 

@@ -6,9 +6,10 @@ import { assertDuration, assertLease } from '../store-checks.ts'
 import type { Arg, RedisClient } from './redis/clients.ts'
 import { type Ask, type Driver, driverOf } from './redis/drivers.ts'
 import { faultOf } from './redis/faults.ts'
-import { answerArgs, fromText, labelsText, RedisRecord, toText } from './redis/record.ts'
+import { claimOwn, fromText, RedisRecord, settleOwn, toText } from './redis/record.ts'
 import * as scripts from './redis/scripts.ts'
 import { judge, type Strictness, settingsOf } from './redis/settings.ts'
+import { Turns } from './redis/turns.ts'
 import { Waiters } from './redis/waiters.ts'
 
 export type { RedisClient } from './redis/clients.ts'
@@ -27,7 +28,7 @@ export interface RedisStoreOptions {
 
 /**
  * Records in Redis 7.0 or later, or Valkey: one server, Sentinel or Cluster, through a client of `redis` or `ioredis`.
- * Every verb is one script on one key, in one round trip; what is asked in the same moment goes out together.
+ * Every verb is one script, in one round trip; claims and settles of the same moment share a script and a write.
  *
  * What is kept: with `appendfsync always` every acknowledged record survives the end of the server's process and of
  * its machine; with `everysec` a loss of power takes up to a second. A failover takes what the replica had not received
@@ -64,6 +65,7 @@ class RedisStore implements Store {
   readonly #whenEvicting: Strictness
   readonly #whenVolatile: Strictness
   readonly #alarms = new Alarms(systemClock, CALL_MS_MAX)
+  readonly #turns: Turns
   readonly #waiters: Waiters
   #isChecked = false
   #checking: Promise<void> | undefined
@@ -78,6 +80,12 @@ class RedisStore implements Store {
     this.#whenEvicting = whenEvicting
     this.#whenVolatile = whenVolatile
     this.#isChecked = whenEvicting === 'ignore' && whenVolatile === 'ignore'
+    this.#turns = new Turns(
+      (script, keys, args) => this.#send(script, keys, args),
+      !driver.isCluster,
+      systemClock,
+      CALL_MS_MAX,
+    )
     const onMessage = (key: string): void => this.#waiters.wake(this.#idOf(key))
     this.#waiters = new Waiters(
       systemClock,
@@ -87,21 +95,17 @@ class RedisStore implements Store {
   }
 
   async claim(request: ClaimRequest): Promise<Claim> {
-    const { id, token, fingerprint, leaseMs, unknownTtlMs, takeover, labels } = request
+    const { id, leaseMs, unknownTtlMs, takeover } = request
     this.#assertOpen()
     assertLease(leaseMs)
     assertDuration('unknownTtlMs', unknownTtlMs)
-    const reply = await this.#run(
-      scripts.CLAIM,
-      id,
-      toText(token),
-      toText(fingerprint),
-      toText(id),
-      labelsText(labels),
-      whole(leaseMs),
-      whole(unknownTtlMs),
-      takeover ? '1' : '',
-    )
+    const reply = await this.#turns.submit({
+      script: scripts.CLAIM,
+      key: this.#keyOf(id),
+      shared: [whole(leaseMs), whole(unknownTtlMs), takeover ? '1' : ''],
+      own: claimOwn(request),
+      body: null,
+    })
     if (!Array.isArray(reply)) return { state: 'acquired', attempt: Number(reply) }
     return RedisRecord.from(reply, id).state()
   }
@@ -111,9 +115,12 @@ class RedisStore implements Store {
     const { ttlMs, expiredTtlMs } = settlement
     assertDuration('ttlMs', ttlMs)
     assertDuration('expiredTtlMs', expiredTtlMs)
-    const [flags, answer, body] = answerArgs(settlement)
-    const lifetimes = [whole(ttlMs), whole(expiredTtlMs)] as const
-    return this.#wakingWhenTrue(id, scripts.SETTLE, toText(token), flags, ...lifetimes, answer, body, this.#channel)
+    const [own, body] = settleOwn(token, settlement)
+    const shared = [whole(ttlMs), whole(expiredTtlMs), this.#channel] as const
+    const reply = await this.#turns.submit({ script: scripts.SETTLE, key: this.#keyOf(id), shared, own, body })
+    const isDone = Number(reply) === 1
+    if (isDone) this.#waiters.wake(id)
+    return isDone
   }
 
   async release(id: string, token: string): Promise<boolean> {
@@ -183,6 +190,7 @@ class RedisStore implements Store {
   async close(): Promise<void> {
     this.#isClosed = true
     this.#waiters.close()
+    await this.#turns.idle()
     if (this.#underWay > 0) await new Promise<void>((resolve) => this.#whenIdle.push(resolve))
   }
 
@@ -198,9 +206,12 @@ class RedisStore implements Store {
   }
 
   #run(script: scripts.Script, id: string, ...args: Arg[]): Promise<unknown> {
-    const key = `${this.#prefix}{${toText(id)}}`
-    if (this.#isChecked) return this.#bounded(this.#driver.run(script, key, ...args))
-    return this.#bounded(this.#check().then(() => this.#driver.run(script, key, ...args)))
+    return this.#turns.submit({ script, key: this.#keyOf(id), args })
+  }
+
+  #send(script: scripts.Script, keys: readonly string[], args: readonly Arg[]): Promise<unknown> {
+    if (this.#isChecked) return this.#driver.run(script, keys, args)
+    return this.#check().then(() => this.#driver.run(script, keys, args))
   }
 
   /** Ends in time, and with our own error; `close` waits for it. */
@@ -265,6 +276,10 @@ class RedisStore implements Store {
       cursor = String(next)
       yield keys.map((key) => this.#idOf(String(key)))
     } while (cursor !== '0')
+  }
+
+  #keyOf(id: string): string {
+    return `${this.#prefix}{${toText(id)}}`
   }
 
   #idOf(key: string): string {

@@ -62,7 +62,6 @@ describe('oncekey gate: every flag wrong', () => {
     [[...WHOLE, '--workers', '0'], /--workers is "0", but must be a whole number from 1 to 256/],
     [[...WHOLE, '--workers', 'all'], /--workers is "all"/],
     [[...WHOLE, '--workers', '2'], /--store is memory:, which each worker would have for itself/],
-    [[...WHOLE, '--workers', '2', '--store', 'sqlite:k.db'], /--port is 0, but workers must share one/],
     [[...WHOLE, '--config', 'mine.json'], /--config is "mine.json", but there is no such file/],
     [[...WHOLE, 'http://127.0.0.1:9'], /"http:\/\/127.0.0.1:9" is too much; everything has a flag/],
     [[...WHOLE, '--upstraem', 'x'], /--upstraem/],

@@ -17,8 +17,10 @@ import type { Script } from './scripts.ts'
 export interface Driver {
   /** What the client itself puts before every key. */
   readonly keyPrefix: string
+  /** Whether keys live on several servers, so that a script can take but one. */
+  readonly isCluster: boolean
   /** One round trip; two when the server does not know the script yet. */
-  run(script: Script, key: string, ...args: Arg[]): Promise<unknown>
+  run(script: Script, keys: readonly string[], args: readonly Arg[]): Promise<unknown>
   /** Every server that holds keys of its own. */
   servers(): Promise<readonly Ask[]>
   /** On a connection of its own. `onChange` is called when something happened to it, so that messages may be missing. */
@@ -51,10 +53,11 @@ function nodeRedisDriver(client: NodeRedisClient | NodeRedisCluster | NodeRedisS
   return {
     // Raw commands go out as they are.
     keyPrefix: '',
-    run: (script, key, ...args) =>
+    isCluster: isNodeRedisCluster(client),
+    run: (script, keys, args) =>
       withScript(
-        () => send(key, ['EVALSHA', script.sha, '1', key, ...args]),
-        () => send(key, ['EVAL', script.text, '1', key, ...args]),
+        () => send(keys[0], ['EVALSHA', script.sha, String(keys.length), ...keys, ...args]),
+        () => send(keys[0], ['EVAL', script.text, String(keys.length), ...keys, ...args]),
       ),
     async servers() {
       if (!isNodeRedisCluster(client)) return [(command, ...args) => send(undefined, [command, ...args])]
@@ -95,14 +98,15 @@ function ioredisDriver(client: IoredisClient | IoredisCluster): Driver {
   const call = isIoredisCluster(client) ? directCall(client) : gatheredCall(client)
   return {
     keyPrefix: client.options.keyPrefix ?? '',
-    run: (script, key, ...args) =>
+    isCluster: cluster !== undefined,
+    run: (script, keys, args) =>
       withScript(
-        () => call('evalsha', script.sha, key, args),
-        () => call('eval', script.text, key, args),
+        () => call('evalsha', script.sha, keys, args),
+        () => call('eval', script.text, keys, args),
       ),
     async servers() {
       // Until its first command is answered, a cluster client may not know its servers.
-      if (cluster) await call('eval', 'return 1', 'oncekey', [])
+      if (cluster) await call('eval', 'return 1', ['oncekey'], [])
       const nodes = isIoredisCluster(client) ? client.nodes('master') : [client]
       return nodes.map(ioredisAsk)
     },
@@ -127,7 +131,12 @@ function ioredisAsk(node: Pick<IoredisClient, 'pipeline'>): Ask {
   }
 }
 
-type Call = (command: 'evalsha' | 'eval', script: string, key: string, args: Arg[]) => Promise<unknown>
+type Call = (
+  command: 'evalsha' | 'eval',
+  script: string,
+  keys: readonly string[],
+  args: readonly Arg[],
+) => Promise<unknown>
 
 function isIoredisCluster(client: IoredisClient | IoredisCluster): client is IoredisCluster {
   return client.isCluster
@@ -137,10 +146,10 @@ function isIoredisCluster(client: IoredisClient | IoredisCluster): client is Ior
 function directCall(client: IoredisClient | IoredisCluster): Call {
   const { evalshaBuffer, evalBuffer } = client
   if (!evalshaBuffer || !evalBuffer) {
-    return (command, script, key, args) => client.callBuffer(command, script, 1, key, ...args)
+    return (command, script, keys, args) => client.callBuffer(command, script, keys.length, ...keys, ...args)
   }
-  return (command, script, key, args) => {
-    return (command === 'evalsha' ? evalshaBuffer : evalBuffer).call(client, script, 1, key, ...args)
+  return (command, script, keys, args) => {
+    return (command === 'evalsha' ? evalshaBuffer : evalBuffer).call(client, script, keys.length, ...keys, ...args)
   }
 }
 
@@ -156,7 +165,9 @@ function gatheredCall(client: IoredisClient): Call {
       // A lone one needs no pipeline, which costs as much as the command.
       if (batch.length === 1 && first) return [[null, await direct(...first)]]
       const pipeline = client.pipeline()
-      for (const [command, script, key, args] of batch) pipeline.callBuffer(command, script, 1, key, ...args)
+      for (const [command, script, keys, args] of batch) {
+        pipeline.callBuffer(command, script, keys.length, ...keys, ...args)
+      }
       return (await pipeline.exec()) ?? []
     },
     { batchMax: PIPELINE_MAX, queueMax: Number.MAX_SAFE_INTEGER, inFlightMax: Number.MAX_SAFE_INTEGER },

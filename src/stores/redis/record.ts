@@ -1,5 +1,5 @@
 import { OncekeyError } from '../../error.ts'
-import type { Answer, Labels, Outcome, RecordState, Settlement, StoredRecord } from '../../store.ts'
+import type { Answer, ClaimRequest, Labels, Outcome, RecordState, Settlement, StoredRecord } from '../../store.ts'
 import { HEAD_BYTES } from './scripts.ts'
 
 /** A record as a script gave it, at the server's time `now`. The layout stands in `scripts.ts`. */
@@ -93,12 +93,22 @@ export class RedisRecord {
   }
 }
 
-/** The arguments of SETTLE that hold the answer. */
-export function answerArgs({ outcome, answer }: Settlement): [flags: string, answer: string, body: Buffer | string] {
+/** What CLAIM is given of a record: all that does not depend on the time, as it will be kept. */
+export function claimOwn({ id, token, fingerprint, labels }: ClaimRequest): string {
+  const parts = [toText(token), toText(fingerprint), toText(id), labelsText(labels)]
+  let lengths = FIRST_ATTEMPT
+  for (const part of parts) lengths += digits(Buffer.byteLength(part))
+  return lengths + NO_ANSWER + parts.join('')
+}
+
+/** What SETTLE is given of a record, and the body that goes beside it. */
+export function settleOwn(token: string, { outcome, answer }: Settlement): [own: string, body: Buffer | null] {
   const { status, headers, body } = answer
-  const flags = `${outcome === 'committed' ? 'c' : 'x'}${body === null ? '-' : 'b'}`
+  const tokenText = toText(token)
+  const state = outcome === 'committed' ? 'c' : 'x'
   const text = JSON.stringify([status, headers])
-  if (body === null) return [flags, text, '']
+  const head = digits(Buffer.byteLength(tokenText)) + tokenText + text
+  if (body === null) return [`${state}-${NO_BODY}${head}`, null]
   if (body.byteLength + text.length > ANSWER_BYTES_MAX) {
     throw new OncekeyError(
       'body-too-large',
@@ -106,10 +116,20 @@ export function answerArgs({ outcome, answer }: Settlement): [flags: string, ans
         'such a body elsewhere and answer with a reference to it, or let the contract keep answers without their body.',
     )
   }
-  return [flags, text, Buffer.isBuffer(body) ? body : Buffer.from(body.buffer, body.byteOffset, body.byteLength)]
+  const bytes = Buffer.isBuffer(body) ? body : Buffer.from(body.buffer, body.byteOffset, body.byteLength)
+  return [`${state}b${String(bytes.length).padStart(NO_BODY.length, '0')}${head}`, bytes]
 }
 
-export function labelsText(labels: Labels | undefined): string {
+const FIRST_ATTEMPT = '0000000001'
+const NO_ANSWER = '00000000'
+const NO_BODY = '0000000000'
+
+/** A length in the head. */
+function digits(length: number): string {
+  return String(length).padStart(8, '0')
+}
+
+function labelsText(labels: Labels | undefined): string {
   if (labels !== undefined) for (const _ in labels) return JSON.stringify(labels)
   return ''
 }

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 
 /**
- * What the server runs: one script for each verb, on one key, so that each verb is one atomic step of one server.
+ * What the server runs: one script for each verb, so that each verb is one atomic step of one server.
  *
  * A record is one string: a head of fixed width, and then the parts whose lengths stand in the head.
  *
@@ -23,6 +23,8 @@ export interface Script {
 
 /** Of the head, in bytes. */
 export const HEAD_BYTES = 103
+/** Of the part of it that does not depend on the time: attempt and lengths. */
+const OWN_HEAD_BYTES = 50
 /** The first bytes of every record, and the version of its layout. */
 export const FORMAT = 'once1'
 /** How a script says that the key holds something else; the start of the server's error. */
@@ -74,45 +76,94 @@ if sub(record, 8, 8) == 'w' then redis.pcall('PUBLISH', ${channel}, KEYS[1]) end
 const ALLOW_OOM = '#!lua flags=allow-oom\n'
 
 /**
- * KEYS: record. ARGV: token, fingerprint, id, labels, leaseMs, unknownTtlMs, takeover ('1' or '').
- * Returns the attempt when acquired; else now and the record.
+ * The two verbs of every request take any number of records at once: what a server spends on a script is mostly spent
+ * on starting it. They share ARGV 1 to 4; from 5 on there is one argument for each key. They return one reply for each:
+ * a number, now and a record, or an error's text, so that one record that cannot be used harms no other.
  */
-export const CLAIM: Script = script(`${WHOLE}${GIVE}
-local lease = now + ARGV[5]
-local gone = lease + ARGV[6]
-local times = string.format('%015.0f%015.0f', lease, gone)
-local expiry = string.format('%.0f', gone)
-if not record then
-  redis.call('SET', KEYS[1], string.format('${FORMAT}r--%015.0f', now) .. times
-    .. string.format('%010d%08d%08d%08d%08d%08d', 1, #ARGV[1], #ARGV[2], #ARGV[3], #ARGV[4], 0)
-    .. ARGV[1] .. ARGV[2] .. ARGV[3] .. ARGV[4], 'PXAT', expiry)
-  return 1
-end
-if sub(record, 6, 6) ~= 'r' then return give(record) end
-local token_last = ${HEAD_BYTES} + tonumber(sub(record, 64, 71))
-local attempt = tonumber(sub(record, 54, 63))
-if sub(record, ${HEAD_BYTES + 1}, token_last) == ARGV[1] then return attempt end
-if ARGV[7] == '' or now < tonumber(sub(record, 24, 38))
-  or sub(record, token_last + 1, token_last + tonumber(sub(record, 72, 79))) ~= ARGV[2] then return give(record) end
-redis.call('SET', KEYS[1], sub(record, 1, 23) .. times .. string.format('%010d%08d', attempt + 1, #ARGV[1])
-  .. sub(record, 72, ${HEAD_BYTES}) .. ARGV[1] .. sub(record, token_last + 1), 'PXAT', expiry)
-return attempt + 1
-`)
+const FOR_EACH = `
+local replies = {}
+for i = 1, #KEYS do replies[i] = one(KEYS[i], ARGV[i + 4]) end
+return replies
+`
 
 /**
- * KEYS: record. ARGV: token, state and body flag ('cb', 'c-', 'xb', 'x-'), ttlMs, expiredTtlMs, answer, body, channel.
- * Returns 1 when the answer of this token is kept.
+ * KEYS: records. ARGV: leaseMs, unknownTtlMs, takeover ('1' or ''), nothing; and of each record its bytes from 54 on.
+ * Replies with the attempt when acquired; else with now and the record.
  */
-export const SETTLE: Script = script(`${ALLOW_OOM}${WHOLE}${FENCE}
-if sub(record, 6, 6) ~= 'r' then return 1 end
-local expires = now + ARGV[3]
-local gone = expires + ARGV[4]
-redis.call('SET', KEYS[1], '${FORMAT}' .. ARGV[2] .. '-' .. sub(record, 9, 23)
-  .. string.format('%015.0f%015.0f', expires, gone) .. sub(record, 54, 95) .. string.format('%08d', #ARGV[5])
-  .. sub(record, ${HEAD_BYTES + 1}) .. ARGV[5] .. ARGV[6], 'PXAT', string.format('%.0f', gone))
-${wake('ARGV[7]')}
-return 1
-`)
+export const CLAIM: Script = script(`${NOW}${GIVE}
+local lease = now + ARGV[1]
+local gone = lease + ARGV[2]
+local times = string.format('%015.0f%015.0f', lease, gone)
+local head = string.format('${FORMAT}r--%015.0f', now) .. times
+local expiry = string.format('%.0f', gone)
+
+local function put(key, record, attempt)
+  local done = redis.pcall('SET', key, record, 'PXAT', expiry)
+  return done.err or attempt
+end
+
+local function known(key, own, record)
+  if record == '' then return put(key, head .. own, 1) end
+  if sub(record, 1, 5) ~= '${FORMAT}' then return '${NOT_OURS} the key holds something else' end
+  if now >= tonumber(sub(record, 39, 53)) then return put(key, head .. own, 1) end
+  if sub(record, 6, 6) ~= 'r' then return give(record) end
+  local attempt = tonumber(sub(record, 54, 63))
+  local fingerprint_at = ${HEAD_BYTES + 1} + tonumber(sub(record, 64, 71))
+  local own_fingerprint_at = ${OWN_HEAD_BYTES + 1} + tonumber(sub(own, 11, 18))
+  local token = sub(own, ${OWN_HEAD_BYTES + 1}, own_fingerprint_at - 1)
+  if sub(record, ${HEAD_BYTES + 1}, fingerprint_at - 1) == token then return attempt end
+  if ARGV[3] == '' or now < tonumber(sub(record, 24, 38))
+    or sub(record, fingerprint_at, fingerprint_at + tonumber(sub(record, 72, 79)) - 1)
+      ~= sub(own, own_fingerprint_at, own_fingerprint_at + tonumber(sub(own, 19, 26)) - 1) then return give(record) end
+  return put(key, sub(record, 1, 23) .. times .. string.format('%010d%08d', attempt + 1, #token)
+    .. sub(record, 72, ${HEAD_BYTES}) .. token .. sub(record, fingerprint_at), attempt + 1)
+end
+
+local function one(key, own)
+  local record = redis.pcall('SET', key, head .. own, 'NX', 'GET', 'PXAT', expiry)
+  if not record then return 1 end
+  if type(record) == 'string' then return known(key, own, record) end
+  -- Memory is full, or this is a replica: what is known can still be told.
+  local found = redis.pcall('GET', key)
+  if type(found) == 'string' then return known(key, own, found) end
+  return found and found.err or record.err
+end
+${FOR_EACH}`)
+
+/**
+ * KEYS: records. ARGV: ttlMs, expiredTtlMs, channel, the bodies one behind the other; and for each record state and body
+ * flag ('cb', 'c-', 'xb', 'x-'), 10 digits for the bytes of its body, 8 for those of its token, token and answer.
+ * Replies with 1 when the answer of this token is kept.
+ */
+export const SETTLE: Script = script(`${ALLOW_OOM}${NOW}
+local expires = now + ARGV[1]
+local gone = expires + ARGV[2]
+local times = string.format('%015.0f%015.0f', expires, gone)
+local expiry = string.format('%.0f', gone)
+local body_at = 1
+
+local function one(key, own)
+  local body_bytes = tonumber(sub(own, 3, 12))
+  local body = sub(ARGV[4], body_at, body_at + body_bytes - 1)
+  body_at = body_at + body_bytes
+  local record = redis.pcall('GET', key)
+  if not record or record == '' then return 0 end
+  if type(record) ~= 'string' then return record.err end
+  if sub(record, 1, 5) ~= '${FORMAT}' then return '${NOT_OURS} the key holds something else' end
+  -- The length too, or a longer token that begins alike would pass.
+  local token_bytes = tonumber(sub(own, 13, 20))
+  if now >= tonumber(sub(record, 39, 53)) or tonumber(sub(record, 64, 71)) ~= token_bytes
+    or sub(record, ${HEAD_BYTES + 1}, ${HEAD_BYTES} + token_bytes) ~= sub(own, 21, 20 + token_bytes) then return 0 end
+  if sub(record, 6, 6) ~= 'r' then return 1 end
+  local answer = sub(own, 21 + token_bytes)
+  local done = redis.pcall('SET', key, '${FORMAT}' .. sub(own, 1, 2) .. '-' .. sub(record, 9, 23) .. times
+    .. sub(record, 54, 95) .. string.format('%08d', #answer) .. sub(record, ${HEAD_BYTES + 1}) .. answer .. body,
+    'PXAT', expiry)
+  if done.err then return done.err end
+  if sub(record, 8, 8) == 'w' then redis.pcall('PUBLISH', ARGV[3], key) end
+  return 1
+end
+${FOR_EACH}`)
 
 /** `goneAt` moves along with the lease, keeping its distance. */
 const lease = (leaseMs: string): string => `

@@ -4,6 +4,7 @@ import { afterAll, beforeEach, describe, expect, it, onTestFinished, vi } from '
 import { findOwn } from '../../../test/services/index.ts'
 import { command, until } from '../../../test/services/redis-cluster.ts'
 import { answered, claimOf, drivers, ioredis, nodeRedis, open } from '../../../test/support/redis.ts'
+import type { Settlement } from '../../store.ts'
 import type { RedisClient } from '../redis.ts'
 import { redisStore } from '../redis.ts'
 import { ANSWER_BYTES_MAX } from './record.ts'
@@ -56,6 +57,28 @@ describe.skipIf(missing)(`one server${missing && ` (skipped: ${missing})`}`, () 
       expect(new Set(claims.map(({ state }) => state))).toEqual(new Set(['acquired']))
       // Two are not the claims': the question itself, and the end of the connection that asked before.
       expect(reads).toBeLessThanOrEqual(1 + 2)
+    })
+
+    it('claims of one moment are one command, and so are settles; one that cannot be used harms no other', async () => {
+      const store = open(await client())
+      const ids = Array.from({ length: 64 }, (_, i) => `id-${i}`)
+      await store.claim(claimOf('first'))
+      await store.settle('first', 'mine', answered)
+      await ask('SET', keyOf('id-7'), 'something else')
+      await ask('CONFIG', 'RESETSTAT')
+      const claims = await Promise.allSettled(ids.map((id) => store.claim(claimOf(id, { fingerprint: id }))))
+      const settles = await Promise.allSettled(ids.map((id) => store.settle(id, 'mine', answerOf(id))))
+      expect(await calls('evalsha')).toBe(2)
+      for (const all of [claims, settles]) {
+        expect(all.filter(({ status }) => status === 'fulfilled')).toHaveLength(63)
+        expect(all[7]).toMatchObject({ reason: { code: 'store-incompatible' } })
+      }
+      const again = await Promise.allSettled(ids.map((id) => store.claim(claimOf(id, { token: 'other' }))))
+      for (const [index, claim] of again.entries()) {
+        if (index === 7) continue
+        const id = `id-${index}`
+        expect(claim).toMatchObject({ value: { state: 'settled', fingerprint: id, answer: answerOf(id).answer } })
+      }
     })
 
     it('every verb is one round trip, and one more when the server does not know the script', async () => {
@@ -290,6 +313,12 @@ describe.skipIf(missing)(`one server${missing && ` (skipped: ${missing})`}`, () 
     }
   })
 })
+
+/** No two of the same length, some empty, and none that UTF-8 could hold. */
+function answerOf(id: string): Settlement {
+  const body = Buffer.alloc(Number(id.slice(3)), 0xff)
+  return { ...answered, answer: { status: 201, headers: [['x-id', id]], body } }
+}
 
 async function stat(name: string): Promise<number> {
   const line = new RegExp(`^${name}:(\\d+)`, 'm').exec(await ask('INFO', 'everything'))

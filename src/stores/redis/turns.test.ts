@@ -1,0 +1,137 @@
+import { describe, expect, it } from 'vitest'
+import { systemClock } from '../../clock.ts'
+import type { Script } from './scripts.ts'
+import { type Call, Turns } from './turns.ts'
+
+const JOINT: Script = { text: 'joint', sha: 'joint' }
+const LONE: Script = { text: 'lone', sha: 'lone' }
+
+const joint = (key: string, own = key, body: Buffer | null = null): Call => {
+  return { script: JOINT, key, shared: ['1', '2', '3'], own, body }
+}
+const turn = () => new Promise((resolve) => setImmediate(resolve))
+
+/** A server whose replies come when the test says so: to every key of a script its own name. */
+function makeTurns(isJoining = true) {
+  const scripts: Array<{ keys: readonly string[]; args: readonly unknown[]; end: (reply?: unknown) => Promise<void> }> =
+    []
+  const turns = new Turns(
+    (script, keys, args) =>
+      new Promise((resolve, reject) => {
+        const end = async (reply: unknown = script === JOINT ? [...keys] : keys[0]) => {
+          if (reply instanceof Error) reject(reply)
+          else resolve(reply)
+          await turn()
+        }
+        scripts.push({ keys, args, end })
+      }),
+    isJoining,
+    systemClock,
+    60_000,
+  )
+  const sent = () => scripts.map(({ keys }) => keys.join('+'))
+  return { turns, scripts, sent }
+}
+
+describe('what one turn of the event loop asks of Redis', () => {
+  it('goes as one script, and each call gets its own reply', async () => {
+    const { turns, scripts, sent } = makeTurns()
+    const replies = ['a', 'b', 'c'].map((key) => turns.submit(joint(key, `${key}!`, Buffer.from(key))))
+    await turn()
+    expect(sent()).toEqual(['a+b+c'])
+    expect(scripts[0]?.args).toEqual(['1', '2', '3', Buffer.from('abc'), 'a!', 'b!', 'c!'])
+    await scripts[0]?.end()
+    expect(await Promise.all(replies)).toEqual(['a', 'b', 'c'])
+  })
+
+  it('is sent at once when nothing is under way, and waits for nobody when something is', async () => {
+    const { turns, sent } = makeTurns()
+    void turns.submit(joint('a'))
+    await Promise.resolve()
+    expect(sent()).toEqual(['a'])
+    void turns.submit(joint('b'))
+    await turn()
+    expect(sent()).toEqual(['a', 'b'])
+  })
+
+  it('goes apart where scripts, or what they share, are not the same', async () => {
+    const { turns, sent } = makeTurns()
+    const other: Call = { script: JOINT, key: 'b', shared: ['1', '2', ''], own: 'b', body: null }
+    for (const call of [joint('a'), other, { script: LONE, key: 'c', args: [] }, joint('d')]) void turns.submit(call)
+    await turn()
+    expect(sent().toSorted()).toEqual(['a+d', 'b', 'c'])
+  })
+
+  it('keeps the order of what is about one key', async () => {
+    const { turns, sent } = makeTurns()
+    const calls: Call[] = [joint('a'), joint('b'), { script: LONE, key: 'a', args: [] }, joint('a'), joint('c')]
+    for (const call of calls) void turns.submit(call)
+    await turn()
+    expect(sent()).toEqual(['a+b', 'a', 'a+c'])
+  })
+
+  it('gives a large body a script of its own', async () => {
+    const { turns, sent } = makeTurns()
+    for (const key of ['a', 'b', 'c']) void turns.submit(joint(key, key, Buffer.alloc(600_000)))
+    void turns.submit(joint('d'))
+    await turn()
+    expect(sent()).toEqual(['a', 'b', 'c+d'])
+  })
+
+  it('one record at fault harms no other; a script that failed fails all of its own', async () => {
+    const { turns, scripts } = makeTurns()
+    const [a, b] = [turns.submit(joint('a')), turns.submit(joint('b'))].map((reply) => reply.catch((error) => error))
+    await turn()
+    await scripts[0]?.end([1, Buffer.from("OOM command not allowed when used memory > 'maxmemory'.")])
+    expect(await a).toBe(1)
+    expect(await b).toMatchObject({ code: 'store-full' })
+
+    const failed = [turns.submit(joint('a')), turns.submit(joint('b'))].map((reply) => reply.catch((error) => error))
+    await turn()
+    await scripts[1]?.end(new Error('LOADING Redis is loading the dataset in memory'))
+    for (const error of failed) expect(await error).toMatchObject({ code: 'store-unavailable' })
+  })
+
+  it('a reply of another length is believed by nobody', async () => {
+    const { turns, scripts } = makeTurns()
+    const replies = ['a', 'b'].map((key) => turns.submit(joint(key)).catch((error) => error))
+    await turn()
+    await scripts[0]?.end([1])
+    for (const error of replies) expect(await error).toMatchObject({ code: 'store-incompatible' })
+  })
+
+  it('goes one by one in a cluster, and behind a proxy that turns out to be before one', async () => {
+    expect(await sentTo(makeTurns(false))).toEqual(['a', 'b'])
+
+    const proxied = makeTurns()
+    const replies = ['a', 'b'].map((key) => proxied.turns.submit(joint(key)))
+    await turn()
+    await proxied.scripts[0]?.end(new Error("CROSSSLOT Keys in request don't hash to the same slot"))
+    await turn()
+    expect(proxied.sent()).toEqual(['a+b', 'a', 'b'])
+    for (const script of proxied.scripts.slice(1)) await script.end()
+    expect(await Promise.all(replies)).toEqual(['a', 'b'])
+    expect(await sentTo(proxied)).toEqual(['a+b', 'a', 'b', 'a', 'b'])
+  })
+
+  it('idle waits for all of it, also for what has not been sent yet', async () => {
+    const { turns, scripts } = makeTurns()
+    void turns.submit(joint('a'))
+    await turn()
+    void turns.submit(joint('b'))
+    let isIdle = false
+    const idle = turns.idle().then(() => {
+      isIdle = true
+    })
+    await scripts[0]?.end()
+    expect([scripts.length, isIdle]).toEqual([2, false])
+    await scripts[1]?.end()
+    await idle
+  })
+})
+
+async function sentTo({ turns, sent }: ReturnType<typeof makeTurns>): Promise<readonly string[]> {
+  for (const key of ['a', 'b']) void turns.submit(joint(key))
+  await turn()
+  return sent()
+}

@@ -1,0 +1,237 @@
+import { type Alarm, Alarms } from '../../alarms.ts'
+import type { Clock } from '../../clock.ts'
+import { OncekeyError } from '../../error.ts'
+import type { Arg } from './clients.ts'
+import { faultOf } from './faults.ts'
+import type { Script } from './scripts.ts'
+
+/** One verb on one record. */
+export type Call = LoneCall | JointCall
+
+/** Of a script that takes one record. */
+interface LoneCall {
+  readonly script: Script
+  readonly key: string
+  readonly args: readonly Arg[]
+}
+
+/** Of a script that takes many: those that share the script and its first arguments go as one. */
+interface JointCall {
+  readonly script: Script
+  readonly key: string
+  readonly shared: Shared
+  readonly own: string
+  readonly body: Buffer | null
+}
+
+type Shared = readonly [string, string, string]
+
+export type Send = (script: Script, keys: readonly string[], args: readonly Arg[]) => Promise<unknown>
+
+/** Records in one script at most: some tenths of a millisecond, in which the server does nothing else. */
+const JOINT_CALLS_MAX = 128
+/** A script takes no further body beyond this; a larger one goes in a script of its own. */
+const JOINT_BYTES_MAX = 1024 * 1024
+
+/**
+ * What is asked in one turn of the event loop goes out together, as few scripts with many records: a command costs its
+ * driver, the wire and the server far more than one record more does. A lone call is sent at once.
+ *
+ * Calls of one key keep their order. Every call ends in time, and with our own error.
+ */
+export class Turns {
+  readonly #send: Send
+  readonly #callMsMax: number
+  readonly #alarms: Alarms
+  #isJoining: boolean
+  #gathering: Turn | undefined
+  #underWay = 0
+  #whenIdle: Array<() => void> = []
+
+  /** `isJoining` false: every call goes alone, for a cluster takes no script on keys of several servers. */
+  constructor(send: Send, isJoining: boolean, clock: Clock, callMsMax: number) {
+    this.#send = send
+    this.#isJoining = isJoining
+    this.#alarms = new Alarms(clock, callMsMax)
+    this.#callMsMax = callMsMax
+  }
+
+  submit(call: Call): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      this.#gather({ call, resolve, reject })
+    })
+  }
+
+  /** Resolves when everything submitted so far has its reply. */
+  async idle(): Promise<void> {
+    this.#flush()
+    if (this.#underWay > 0) await new Promise<void>((resolve) => this.#whenIdle.push(resolve))
+  }
+
+  #gather(waiting: Waiting): void {
+    if (this.#gathering !== undefined) return void this.#gathering.calls.push(waiting)
+    const alarm = this.#alarms.set(() => this.#late(turn))
+    const turn: Turn = { calls: [waiting], alarm, unanswered: 0 }
+    this.#gathering = turn
+    // While a reply is awaited nobody is alone: then also those go along whose sockets are read in this same turn.
+    if (this.#underWay++ === 0) queueMicrotask(this.#flush)
+    else setImmediate(this.#flush)
+  }
+
+  readonly #flush = (): void => {
+    const turn = this.#gathering
+    if (turn === undefined) return
+    this.#gathering = undefined
+    let joints: Joint[] = []
+    const keys = new Set<string>()
+    const sendJoints = (): void => {
+      for (const joint of joints) this.#sendJoint(turn, joint)
+      joints = []
+      keys.clear()
+    }
+    for (const one of turn.calls) {
+      const { call } = one
+      // What stands before it in the same turn about the same key must also reach the server before it.
+      if (keys.has(call.key)) sendJoints()
+      keys.add(call.key)
+      if (!('own' in call)) {
+        this.#sendAlone(turn, one, call)
+        continue
+      }
+      const bytes = call.body?.length ?? 0
+      let joint = joints.findLast((open) => open.takes(call, bytes))
+      if (joint === undefined) {
+        joint = new Joint(call)
+        joints.push(joint)
+      }
+      joint.add(one, call, bytes)
+      if (!this.#isJoining) sendJoints()
+    }
+    sendJoints()
+  }
+
+  #sendAlone(turn: Turn, { resolve, reject }: Waiting, { script, key, args }: LoneCall): void {
+    turn.unanswered++
+    this.#send(script, [key], args).then(
+      (reply) => {
+        resolve(reply)
+        this.#answered(turn)
+      },
+      (error: unknown) => {
+        reject(faultOf(error))
+        this.#answered(turn)
+      },
+    )
+  }
+
+  #sendJoint(turn: Turn, joint: Joint): void {
+    turn.unanswered++
+    this.#send(joint.script, joint.keys, joint.args()).then(
+      (replies) => {
+        joint.answer(replies)
+        this.#answered(turn)
+      },
+      (error: unknown) => {
+        const { members } = joint
+        if (members.length > 1 && isCrossSlot(error)) {
+          // A proxy before several servers: it has refused to begin, so nothing was done.
+          this.#isJoining = false
+          for (const member of members) this.#gather(member)
+        } else joint.reject(faultOf(error))
+        this.#answered(turn)
+      },
+    )
+  }
+
+  #answered(turn: Turn): void {
+    if (--turn.unanswered === 0) this.#end(turn)
+  }
+
+  /** Replies that come after this find their promises rejected. */
+  #late(turn: Turn): void {
+    const fault = faultOf(new Error(`no reply within ${this.#callMsMax} ms`))
+    for (const { reject } of turn.calls) reject(fault)
+    this.#end(turn)
+  }
+
+  #end(turn: Turn): void {
+    if (turn.isOver) return
+    turn.isOver = true
+    this.#alarms.cancel(turn.alarm)
+    if (--this.#underWay === 0) for (const wake of this.#whenIdle.splice(0)) wake()
+  }
+}
+
+interface Turn {
+  readonly calls: Waiting[]
+  readonly alarm: Alarm
+  /** Scripts that are under way. */
+  unanswered: number
+  isOver?: true
+}
+
+interface Waiting {
+  readonly call: Call
+  readonly resolve: (reply: unknown) => void
+  readonly reject: (error: unknown) => void
+}
+
+class Joint {
+  readonly script: Script
+  readonly keys: string[] = []
+  readonly members: Waiting[] = []
+  readonly #shared: Shared
+  readonly #owns: string[] = []
+  readonly #bodies: Buffer[] = []
+  #bytes = 0
+
+  constructor({ script, shared }: JointCall) {
+    this.script = script
+    this.#shared = shared
+  }
+
+  takes({ script, shared }: JointCall, bytes: number): boolean {
+    if (script !== this.script || this.members.length >= JOINT_CALLS_MAX) return false
+    if (this.#bytes + bytes > JOINT_BYTES_MAX) return false
+    return shared[0] === this.#shared[0] && shared[1] === this.#shared[1] && shared[2] === this.#shared[2]
+  }
+
+  add(member: Waiting, { key, own, body }: JointCall, bytes: number): void {
+    this.members.push(member)
+    this.keys.push(key)
+    this.#owns.push(own)
+    if (body !== null && bytes > 0) this.#bodies.push(body)
+    this.#bytes += bytes
+  }
+
+  args(): Arg[] {
+    const [first] = this.#bodies
+    const bodies = this.#bodies.length > 1 ? Buffer.concat(this.#bodies, this.#bytes) : (first ?? '')
+    return [...this.#shared, bodies, ...this.#owns]
+  }
+
+  answer(replies: unknown): void {
+    if (!Array.isArray(replies) || replies.length !== this.members.length) {
+      return this.reject(
+        new OncekeyError(
+          'store-incompatible',
+          'Redis answered a script with something that the script does not say. A proxy or a changed script is in the way.',
+        ),
+      )
+    }
+    for (const [index, { resolve, reject }] of this.members.entries()) {
+      const reply: unknown = replies[index]
+      // Bytes are an error's text: this record could not be used, and the others could.
+      if (Buffer.isBuffer(reply)) reject(faultOf(new Error(reply.toString())))
+      else resolve(reply)
+    }
+  }
+
+  reject(error: unknown): void {
+    for (const { reject } of this.members) reject(error)
+  }
+}
+
+function isCrossSlot(error: unknown): boolean {
+  return error instanceof Error && /\bCROSSSLOT\b/.test(error.message)
+}
