@@ -13,7 +13,7 @@ const AT_ONCE = 4
 /** Far more continuations than one request has; the test ends at the first that is not reached. */
 const KILLS_MAX = 500
 
-describe('X2 J3: kill -9 of the demo service', () => {
+describe('X2 J3: kill -9 of a payment service', () => {
   it('at any await: never a second charge, and no key stuck for longer than its lease', async () => {
     const seen = { executed: 0, replayed: 0, unknown: 0 }
     let next = 1
@@ -71,7 +71,7 @@ async function killAndRetry(killAt: number): Promise<'executed' | 'replayed' | '
 
 async function startDemo(data: string, killAt?: number) {
   const preload = killAt === undefined ? [] : ['--import', join(ROOT, 'test/fixtures/kill-at.ts')]
-  const service = join(ROOT, 'examples/demo/service.ts')
+  const service = join(ROOT, 'test/fixtures/payment-service.ts')
   const args = [...preload, service, '--port', '0', '--data', data, '--lease-ms', String(LEASE_MS)]
   const child: ChildProcess = spawn(process.execPath, args, {
     env: { ...process.env, KILL_AT: String(killAt ?? 0) },
