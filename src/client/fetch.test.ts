@@ -55,6 +55,14 @@ describe('one key for each logical call', () => {
     expect(keyOf(response)).toBe('order-1')
   })
 
+  it('takes a blank header for none, and makes a key', async () => {
+    const { url, seen } = await serve(breakOff, answer(200))
+    await idempotentFetch(quick)(url, { method: 'POST', headers: { 'Idempotency-Key': '  ' } })
+    const [first, second] = seen.map(({ key }) => key)
+    expect(first).toMatch(/^[0-9a-f-]{36}$/)
+    expect(second).toBe(first)
+  })
+
   it('makes a key when none is given: one for all attempts of a call, another for the next call', async () => {
     const { url, seen } = await serve(breakOff, answer(200))
     const send = idempotentFetch(quick)

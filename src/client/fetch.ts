@@ -246,7 +246,8 @@ const HEADER_NAME = /^[!#$%&'*+.^_`|~0-9a-z-]+$/i
 const KEY = /^[\x21\x23-\x7e]{1,255}$/
 
 function keyFor(given: string | undefined, headers: Headers, { keyHeader, newKey }: Settings): string {
-  const inHeader = headers.get(keyHeader) ?? undefined
+  // A blank header is none: a server takes it so, too, and would run every attempt.
+  const inHeader = headers.get(keyHeader)?.trim() || undefined
   if (given !== undefined && inHeader !== undefined && given !== inHeader) {
     throw invalid(`idempotencyKey and the header ${keyHeader} name two different keys; give one of them`)
   }

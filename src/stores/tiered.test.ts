@@ -212,6 +212,19 @@ describe('tiered', () => {
       expect(told(await gate.process.run(submit, 'job def'))).toBe('executed, kept')
     })
 
+    it.each(['forget', 'redact'] as const)('%s says so when the cache could not be told', async (verb) => {
+      const world = makeWorld()
+      const cache = line(memoryStore({ clock: world.clock }))
+      const gate = world.gate({ cache: cache.store })
+      await gate.process.run(submit, 'job abc')
+      cache.cut('down')
+      await expect(gate.store[verb](submit.id)).rejects.toMatchObject({ code: 'store-unavailable' })
+      cache.cut(undefined)
+      await gate.store[verb](submit.id)
+      const again = told(await gate.process.run(submit, 'job def'))
+      expect(again).toBe(verb === 'forget' ? 'executed, kept' : 'answer-not-kept')
+    })
+
     it('an answer that was on its way while it was forgotten is not put back', async () => {
       const world = makeWorld()
       const [first, second] = [world.gate(), world.gate()]

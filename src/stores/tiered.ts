@@ -141,8 +141,8 @@ class Tiered implements Store {
       const isForgotten = await this.#ledger.forget(id)
       // After the ledger: an answer that is still on its way from it belongs to the time before.
       this.#forgets++
-      await this.#answers.forget(id)
       this.#owned.wake(id)
+      await this.#answers.forget(id)
       return isForgotten
     })
   }

@@ -1,11 +1,12 @@
 import type { Clock } from '../../clock.ts'
+import { OncekeyError } from '../../error.ts'
 import type { Awaitable, Settlement, Store, StoredRecord } from '../../store.ts'
 import { isPromise } from '../../store-access.ts'
 import { copyOf, type Settled, within } from '../../store-combination.ts'
 
 /**
  * The cache as tiered uses it: settled answers, each with a lifetime that ends no later than in the ledger. Whatever
- * goes wrong with it costs time and nothing else, so nothing here throws.
+ * goes wrong with it costs time and nothing else, so nothing here throws but `forget`.
  */
 export class CachedAnswers {
   readonly #cache: Store
@@ -63,11 +64,18 @@ export class CachedAnswers {
     }
   }
 
+  /** Throws when the cache cannot be told: it would go on replaying what an operator has taken away. */
   async forget(id: string): Promise<void> {
     try {
       await this.#bounded(() => this.#cache.forget(id))
     } catch (error) {
       this.#failed(error)
+      throw new OncekeyError(
+        'store-unavailable',
+        `The ledger has it, but the cache (${this.#cache.name}) could not be told, and may replay the old answer for up to ` +
+          `${this.#bounds.cacheTtlMsMax} ms. Do the same again when it is back.`,
+        { cause: error },
+      )
     }
   }
 
