@@ -81,7 +81,8 @@ try {
   process.exitCode = await main()
 } catch (error) {
   const { code } = error as NodeJS.ErrnoException
-  const isUsage = error instanceof Unusable || code?.startsWith('ERR_PARSE_ARGS') || error instanceof OncekeyError
+  const isUsage =
+    error instanceof Unusable || String(code).startsWith('ERR_PARSE_ARGS') || error instanceof OncekeyError
   if (!isUsage && !(error instanceof Unavailable) && code !== 'EADDRINUSE') throw error
   const hint = code === 'EADDRINUSE' ? ' Choose another with -- --port N.' : ''
   console.error(`${(error as Error).message}${hint}`)

@@ -49,7 +49,18 @@ export type EventType =
 
 const events = channel('oncekey')
 
-/** Costs nothing when nobody listens. */
+const warned = new Set<string>()
+const WARNED_MAX = 20
+
+/** Each fault once: it may come with every request. */
+function warnOnce(store: string, error: unknown): void {
+  const what = error instanceof Error ? error.message : String(error)
+  if (warned.has(what) || warned.size >= WARNED_MAX) return
+  warned.add(what)
+  process.emitWarning(`The ${store} store failed: ${what}`, 'OncekeyWarning')
+}
+
+/** Costs nothing when nobody listens; but a store that fails is never silent. */
 export function publish(
   type: EventType,
   { id, labels }: Subject,
@@ -58,7 +69,10 @@ export function publish(
   status: number | undefined,
   error: unknown,
 ): void {
-  if (!events.hasSubscribers) return
+  if (!events.hasSubscribers) {
+    if (type === 'store-failed') warnOnce(store, error)
+    return
+  }
   const event: OncekeyEvent = {
     type,
     id,

@@ -15,7 +15,7 @@ export const REFUSAL_TITLES: Readonly<Record<RefusalCode, string>> = {
   'key-expired': 'The idempotency key has expired',
   'in-flight': 'The first request with this idempotency key is still running',
   'outcome-unknown': 'The outcome of the first request with this idempotency key is unknown',
-  'answer-not-kept': 'The answer to the first request was too large to keep',
+  'answer-not-kept': 'The answer to the first request was not kept',
   'store-unavailable': 'Idempotency cannot be guaranteed at the moment',
   'body-too-large': 'The request body is too large',
 }
@@ -33,7 +33,7 @@ const DETAILS: Readonly<Record<RefusalCode, string>> = {
   'outcome-unknown':
     'The first request with this key began, but its outcome was never recorded: it may or may not have taken effect. To be safe this request was not run. Look up the state of the operation before you act; a new key would run it again.',
   'answer-not-kept':
-    'The first request with this key was completed, but its answer was too large to keep. The operation will not run again. Read its result from the resource itself.',
+    'The first request with this key was completed, but its answer is not there: it was too large to keep, or was removed. The operation will not run again. Read its result from the resource itself.',
   'store-unavailable':
     'The record of idempotency keys cannot be reached, so the request was not run. Retry with the same key.',
   'body-too-large': 'The request body is larger than this service accepts, so the request was not run.',

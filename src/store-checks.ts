@@ -13,3 +13,12 @@ export function assertDuration(field: string, valueMs: number): void {
   if (valueMs >= 0 && valueMs < Number.POSITIVE_INFINITY) return
   throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
 }
+
+/** For callers without types: an address where a client belongs is told at once, not by the first request. */
+export function assertClient(client: unknown, verb: string, store: string, example: string): void {
+  if (typeof (client as Record<string, unknown> | null | undefined)?.[verb] === 'function') return
+  throw new OncekeyError(
+    'config-invalid',
+    `${store} needs a client of yours, such as ${example}, but was given ${client === null ? 'null' : `a ${typeof client}`}.`,
+  )
+}

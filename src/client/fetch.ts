@@ -171,7 +171,9 @@ class Call {
     const askedMs = answer.response ? (retryAfterMsOf(answer.response, clock.now()) ?? 0) : 0
     if (askedMs > retryAfterMsMax) return undefined
     // Random all the way down to 0: clients that failed together must not come back together.
-    const waitMs = askedMs + random() * Math.min(backoffMsMax, backoffMs * 2 ** (done - 1))
+    const ownMs = random() * Math.min(backoffMsMax, backoffMs * 2 ** (done - 1))
+    // The first attempt still runs, and may end at any moment: what the server names then is the longest that it can take.
+    const waitMs = answer.code === 'in-flight' ? Math.min(ownMs, askedMs || ownMs) : askedMs + ownMs
     return clock.now() + waitMs < this.#deadlineAt ? waitMs : undefined
   }
 
@@ -182,7 +184,7 @@ class Call {
       return response
     }
     const reason = outgoing.onceBecause ? ` (${outgoing.onceBecause}, so it could be sent only once)` : ''
-    const last = error instanceof Error ? `; the last failed with: ${error.message}` : ''
+    const last = error instanceof Error ? `; the last failed with: ${reasonOf(error)}` : ''
     throw new UnansweredError(method, key, this.#attempts, `${reason}${last}`.replace(/\.$/, ''))
   }
 
@@ -242,6 +244,12 @@ function settingsOf(options: IdempotentFetchOptions): Settings {
 }
 
 const HEADER_NAME = /^[!#$%&'*+.^_`|~0-9a-z-]+$/i
+/** `fetch failed` alone says nothing: what it was stands in the cause. */
+function reasonOf({ message, cause }: Error): string {
+  const code = cause instanceof Error ? ((cause as { code?: unknown }).code ?? cause.message) : undefined
+  return code === undefined ? message : `${message} (${String(code)})`
+}
+
 /** What a server of this library takes for a bare key. */
 const KEY = /^[\x21\x23-\x7e]{1,255}$/
 

@@ -68,13 +68,13 @@ export class Protection<Req> {
     checkOptions(options)
     this.#options = options
     this.contract = options.contract ?? ietf
-    this.keepsHeader = headerFilter(this.contract)
     const { reconcile } = options
     this.engine = new Engine({
       ...options,
       contract: this.contract,
       ...(reconcile && { reconcile: async (run: Run) => this.#withKeptHeaders(await reconcile(run)) }),
     })
+    this.keepsHeader = headerFilter(this.contract)
     if (options.autoKey && this.contract.key.absent !== 'derive') {
       throw new OncekeyError(
         'config-invalid',
@@ -190,7 +190,7 @@ function checkOptions<Req>(options: IdempotencyOptions<Req>): void {
   if (principal !== 'public' && typeof principal !== 'function') {
     throw new OncekeyError(
       'config-invalid',
-      'principal is missing: pass a function that says who is asking, such as (request) => request.user.id, so that no caller gets another\'s answer; write principal: "public" if all callers share one namespace',
+      `principal is ${principal === undefined ? 'missing' : JSON.stringify(principal)}: pass a function that says who is asking, such as (request) => request.user.id, so that no caller gets another's answer; write principal: "public" if all callers share one namespace`,
     )
   }
   for (const option of Object.keys(options)) {

@@ -9,7 +9,7 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
-import { assertDuration } from '../store-checks.ts'
+import { assertClient, assertDuration } from '../store-checks.ts'
 import type { MongodbClient, MongodbCollection, MongodbSession, MongodbWriteConcern } from './mongodb/client.ts'
 import { assertFits, checkFields, type RecordFields } from './mongodb/document.ts'
 import { isClientClosed, noReply, toOncekeyError } from './mongodb/faults.ts'
@@ -64,6 +64,7 @@ export function mongodbStore<Session extends MongodbSession = MongodbSession>(
   collection: MongodbCollection,
   options: MongodbStoreOptions<Session> = {},
 ): TransactionalStore<Session> {
+  assertClient(collection, 'findOneAndUpdate', 'mongodbStore', "client.db().collection('oncekey')")
   const bounds = {
     callMsMax: options.callMsMax ?? CALL_MS_MAX_DEFAULT,
     transactionWaitMsMax: options.transactionWaitMsMax ?? TRANSACTION_WAIT_MS_MAX_DEFAULT,

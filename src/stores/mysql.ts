@@ -10,7 +10,7 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
-import { assertDuration } from '../store-checks.ts'
+import { assertClient, assertDuration } from '../store-checks.ts'
 import { assertClaim, assertSettlement } from './mysql/checks.ts'
 import { errorNumber, NO_SUCH_TABLE, toOncekeyError } from './mysql/faults.ts'
 import { Operators } from './mysql/operators.ts'
@@ -73,6 +73,7 @@ export function mysqlStore<Connection extends MysqlConnection>(
   options: MysqlStoreOptions = {},
 ): TransactionalStore<Connection> {
   const { table = TABLE_DEFAULT, isolation } = options
+  assertClient(pool, 'getConnection', 'mysqlStore', 'createPool() of mysql2/promise')
   if (isolation !== undefined && !ISOLATIONS.includes(isolation)) {
     throw new OncekeyError('config-invalid', `isolation is ${isolation}; it must be ${ISOLATIONS.join(', ')}.`)
   }

@@ -1,6 +1,6 @@
 import { OncekeyError } from '../error.ts'
 import type { Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
-import { assertDuration, assertLease } from '../store-checks.ts'
+import { assertClient, assertDuration, assertLease } from '../store-checks.ts'
 import { Bucket } from './nats/bucket.ts'
 import { pauseAfter, TRIES_MAX, tooContended } from './nats/checks.ts'
 import type { NatsJetStream } from './nats/client.ts'
@@ -52,7 +52,8 @@ export interface NatsStoreOptions {
  * reads the whole bucket and is best run by one process.
  */
 export function natsStore(js: NatsJetStream, options: NatsStoreOptions): Store {
-  const { bucket, requestMsMax = REQUEST_MS_MAX_DEFAULT, skewMsMax } = options
+  const { bucket, requestMsMax = REQUEST_MS_MAX_DEFAULT, skewMsMax } = options ?? {}
+  assertClient(js, 'publish', 'natsStore', 'jetstream(connection)')
   if (typeof bucket !== 'string' || !/^[-\w]+$/.test(bucket)) {
     throw new OncekeyError('config-invalid', `bucket is ${bucket}; it must be letters, digits, "-" and "_".`)
   }

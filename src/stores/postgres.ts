@@ -10,7 +10,7 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
-import { assertDuration, assertLease } from '../store-checks.ts'
+import { assertClient, assertDuration, assertLease } from '../store-checks.ts'
 import { assertSettlement } from './postgres/checks.ts'
 import { sqlState, toOncekeyError, UNDEFINED_TABLE } from './postgres/faults.ts'
 import type { ListenConnection } from './postgres/listener.ts'
@@ -49,6 +49,7 @@ export function postgresStore<Pool extends PostgresPool>(
   pool: Pool,
   options: PostgresStoreOptions = {},
 ): TransactionalStore<ClientOf<Pool>> {
+  assertClient(pool, 'connect', 'postgresStore', 'new Pool() of pg')
   return new PostgresStore(pool as unknown as PostgresPool<ClientOf<Pool>>, settingsOf(options))
 }
 

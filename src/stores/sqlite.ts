@@ -48,7 +48,11 @@ export interface SqliteStoreOptions {
  * `DatabaseSync` of the event loop's thread. Keep such transactions short: SQLite has one writer at a time.
  */
 export function sqliteStore(options: SqliteStoreOptions): TransactionalStore<DatabaseSync> {
-  const { path, synchronous = 'full', sweepEveryMs = SWEEP_EVERY_MS_DEFAULT } = options
+  const { path, synchronous = 'full', sweepEveryMs = SWEEP_EVERY_MS_DEFAULT } = options ?? {}
+  if (process.getBuiltinModule?.('node:sqlite') === undefined) {
+    const message = `sqliteStore needs Node 22.13 or later, which has node:sqlite; this is Node ${process.versions.node}.`
+    throw new OncekeyError('config-invalid', message)
+  }
   if (typeof path !== 'string' || path === '' || path.includes('\0')) {
     throw new OncekeyError('config-invalid', 'path must name the database file, or be ":memory:".')
   }

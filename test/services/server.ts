@@ -123,7 +123,12 @@ async function boot(recipe: ServerRecipe, folder: string, port: number, url: str
 function spawnServer(recipe: ServerRecipe, folder: string, port: number, logFile: string): ChildProcess {
   const log = openSync(logFile, 'a')
   const [program, args] = asUser(recipe.user, recipe.program, recipe.args(folder, port))
-  const child = spawn(program, args, { stdio: ['ignore', log, log], cwd: folder })
+  const child = spawn(program, args, {
+    stdio: ['ignore', log, log],
+    cwd: folder,
+    // Ctrl-C is for us: whoever uses the server lets go of it first.
+    detached: true,
+  })
   closeSync(log)
   children.add(child)
   child.once('exit', () => children.delete(child))
