@@ -101,7 +101,7 @@ export class History {
 
   /** Whoever removes a person's traces from the store does not want them told from here. */
   redact(id: string): void {
-    const bare = ({ labels: _, ...event }: SeenEvent): SeenEvent => event
+    const bare = ({ labels: _labels, changes: _changes, detail: _detail, ...event }: SeenEvent): SeenEvent => event
     const story = this.#operations.get(id)
     if (story !== undefined) this.#operations.set(id, story.map(bare))
     for (const [i, event] of this.#events.entries()) if (event.id === id) this.#events[i] = bare(event)

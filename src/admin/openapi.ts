@@ -46,7 +46,10 @@ export function openApi(version: string): object {
           ...answers('A page of operations, in the order of their ids. `next` goes on where this call ended.'),
           parameters: [
             query('state', { enum: ['running', 'unknown', 'settled', 'expired'] }),
-            query('q', { type: 'string', description: 'Part of a key, or the beginning of an id.' }),
+            query('q', {
+              type: 'string',
+              description: 'A key, or the beginning of an id; part of a key where keys are shown.',
+            }),
             query('route', { type: 'string' }),
             query('principal', { type: 'string' }),
             query('after', { type: 'string' }),
@@ -82,7 +85,9 @@ export function openApi(version: string): object {
         },
       },
       '/api/expiry': {
-        get: answers('How many records there are by state, and are gone by when, over the first 5,000.'),
+        get: answers(
+          'How many records there are by state, and are gone by when, over the first 5,000. Counted again after 5 seconds.',
+        ),
       },
     },
   }

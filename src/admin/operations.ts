@@ -1,6 +1,7 @@
 import { createHash, randomUUID } from 'node:crypto'
 import type { Answer, RecordState, Store, StoredRecord } from '../store.ts'
 import type { History, SeenEvent } from './history.ts'
+import { bodyBytesOf, scan } from './scan.ts'
 
 /** A record as the admin API tells it. */
 export interface OperationView {
@@ -49,9 +50,15 @@ export interface Expiry {
   readonly complete: boolean
 }
 
+interface KeptExpiry {
+  readonly told: Promise<Expiry>
+  /** When it was ready; not there while it is under way. */
+  at?: number
+}
+
 export interface Search {
   readonly state?: RecordState['state'] | undefined
-  /** Part of a key or of an id. */
+  /** A key, or the beginning of an id; where keys are shown also a part of one. */
   readonly q?: string | undefined
   readonly route?: string | undefined
   readonly principal?: string | undefined
@@ -61,7 +68,13 @@ export interface Search {
 
 /** Records looked at in one call, at most: a search through millions goes on with `next`. */
 export const SCANNED_MAX = 5_000
-const PAGE = 500
+/** And no further than this many bytes of bodies, which a store cannot leave out. */
+const SCANNED_BODY_BYTES_MAX = 256 * 1024 * 1024
+const EXPIRY_KEPT_MS = 5_000
+const ID = /^[\da-f]{64}$/
+/** Fewer characters would be right by chance. */
+const ID_BEGINNING = /^[\da-f]{6,64}$/i
+const FOUND_MAX = 20
 const BODY_SHOWN_BYTES_MAX = 256 * 1024
 /** How long an operator has, between taking over and settling. */
 const OPERATOR_LEASE_MS = 10_000
@@ -70,34 +83,47 @@ export class Operations {
   readonly #store: Store
   readonly #history: History
   readonly #reveals: boolean
+  readonly #now: () => number
+  #expiry: KeptExpiry | undefined
 
   /** Unless it `reveals`, keys and principals are shown by their ends only, and bodies not at all. */
-  constructor(store: Store, history: History, reveals: boolean) {
+  constructor(store: Store, history: History, reveals: boolean, now: () => number = Date.now) {
     this.#store = store
     this.#history = history
     this.#reveals = reveals
+    this.#now = now
   }
 
   async search(search: Search): Promise<{ operations: OperationView[]; next: string | null; scanned: number }> {
     const operations: OperationView[] = []
-    let { after } = search
-    let scanned = 0
-    while (scanned < SCANNED_MAX) {
-      const limit = Math.min(isFiltered(search) ? PAGE : search.limit, SCANNED_MAX - scanned)
-      const page = await this.#store.list({
-        limit,
-        ...(after !== undefined && { after }),
-        ...(search.state !== undefined && { state: search.state }),
-      })
-      for (const record of page) {
-        scanned += 1
-        after = record.id
-        if (matches(record, search)) operations.push(this.#view(record))
-        if (operations.length === search.limit) return { operations, next: after, scanned }
+    const { after, state, limit } = search
+    const recordsMax = isFiltered(search) ? SCANNED_MAX : Math.min(limit, SCANNED_MAX)
+    const bounds = { after, state, recordsMax, bodyBytesMax: SCANNED_BODY_BYTES_MAX }
+    const end = await scan(this.#store, bounds, (record) => {
+      if (matches(record, search, this.#reveals)) operations.push(this.#view(record))
+      return operations.length < limit
+    })
+    return { operations, next: end.complete ? null : (end.after ?? null), scanned: end.scanned }
+  }
+
+  /**
+   * What an operator means by a whole id, a whole key, or the beginning of an id, in this order; several when it may be
+   * each of them. Never a part of a key: what is found here may be removed. Looks through the whole store.
+   */
+  async find(said: string): Promise<readonly OperationView[]> {
+    const whole = ID.test(said) ? await this.#store.read(said) : undefined
+    if (whole !== undefined) return [this.#view(whole)]
+    const beginning = ID_BEGINNING.test(said) ? said.toLowerCase() : undefined
+    const byKey: OperationView[] = []
+    const byId: OperationView[] = []
+    await scan(this.#store, {}, (record) => {
+      if (record.labels.key === said) byKey.push(this.#view(record))
+      else if (beginning !== undefined && byId.length < FOUND_MAX && record.id.startsWith(beginning)) {
+        byId.push(this.#view(record))
       }
-      if (page.length < limit) return { operations, next: null, scanned }
-    }
-    return { operations, next: after ?? null, scanned }
+      return byKey.length < FOUND_MAX
+    })
+    return byKey.length > 0 ? byKey : byId
   }
 
   async show(id: string): Promise<OperationStory | undefined> {
@@ -154,30 +180,53 @@ export class Operations {
     return kept ? 'done' : 'running'
   }
 
-  /** When the records will be gone, over as many as one call may look at. */
-  async expiry(now: number): Promise<Expiry> {
+  /**
+   * When the records will be gone, over as many as one call may look at. That is much to read: whoever asks meanwhile, or
+   * a little later, gets the same.
+   */
+  expiry(): Promise<Expiry> {
+    const kept = this.#expiry
+    if (kept !== undefined && (kept.at === undefined || Math.abs(this.#now() - kept.at) < EXPIRY_KEPT_MS)) {
+      return kept.told
+    }
+    const asked: KeptExpiry = { told: this.#countExpiry() }
+    this.#expiry = asked
+    asked.told.then(
+      () => {
+        asked.at = this.#now()
+      },
+      () => {
+        this.#expiry = undefined
+      },
+    )
+    return asked.told
+  }
+
+  async #countExpiry(): Promise<Expiry> {
+    const now = this.#now()
     const buckets = EXPIRY_STEPS_MS.map((untilMs) => ({ untilMs, count: 0 }))
     const states = { running: 0, unknown: 0, settled: 0, expired: 0 }
     let bodyBytes = 0
-    let after: string | undefined
-    let scanned = 0
-    for (;;) {
-      const page = await this.#store.list({ limit: PAGE, ...(after !== undefined && { after }) })
-      for (const record of page) {
-        const bucket = buckets.find(({ untilMs }) => record.goneAt - now <= untilMs)
-        if (bucket) bucket.count += 1
-        states[record.state] += 1
-        if (record.state === 'settled') bodyBytes += record.answer.body?.byteLength ?? 0
-      }
-      scanned += page.length
-      after = page.at(-1)?.id
-      const complete = page.length < PAGE
-      if (complete || scanned >= SCANNED_MAX) return { buckets, states, bodyBytes, scanned, complete }
-    }
+    const bounds = { recordsMax: SCANNED_MAX, bodyBytesMax: SCANNED_BODY_BYTES_MAX }
+    const { scanned, complete } = await scan(this.#store, bounds, (record) => {
+      const bucket = buckets.find(({ untilMs }) => record.goneAt - now <= untilMs)
+      if (bucket) bucket.count += 1
+      states[record.state] += 1
+      bodyBytes += bodyBytesOf(record)
+      return true
+    })
+    return { buckets, states, bodyBytes, scanned, complete }
   }
 
   event(event: SeenEvent): SeenEvent {
-    return event.labels === undefined ? event : { ...event, labels: this.#labels(event.labels) }
+    if (this.#reveals) return event
+    const { labels, changes } = event
+    return {
+      ...event,
+      ...(labels !== undefined && { labels: this.#labels(labels) }),
+      // The names in a body are the client's: one may be a person's.
+      ...(changes !== undefined && { changes: changes.map((one) => ({ ...one, path: hidden(one.path) })) }),
+    }
   }
 
   #view(record: StoredRecord): OperationView {
@@ -234,13 +283,16 @@ function isFiltered({ q, route, principal }: Search): boolean {
   return [q, route, principal].some((part) => part !== undefined && part !== '')
 }
 
-/** Searches by what the record says, shown or not: whoever knows a key may look for it. */
-function matches({ id, labels }: StoredRecord, { q, route, principal }: Search): boolean {
+/**
+ * Whoever knows a key may look for it. Part of one finds it only where keys are shown: otherwise a key could be found out
+ * letter by letter.
+ */
+function matches({ id, labels }: StoredRecord, { q, route, principal }: Search, reveals: boolean): boolean {
   const has = (value: string | undefined, part: string): boolean =>
     value?.toLowerCase().includes(part.toLowerCase()) ?? false
   if (route && !has(labels.route, route)) return false
   if (principal && labels.principal !== principal) return false
-  return !q || id.startsWith(q) || labels.key === q || has(labels.key, q)
+  return !q || id.startsWith(q) || labels.key === q || (reveals && has(labels.key, q))
 }
 
 function textOf(body: Uint8Array): string | undefined {

@@ -5,7 +5,7 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { idempotency } from '../adapters/node.ts'
 import type { Store } from '../store.ts'
 import { memoryStore } from '../stores/memory.ts'
-import { type Admin, type AdminOptions, startAdmin } from './server.ts'
+import { type Admin, type AdminOptions, type Status, startAdmin } from './server.ts'
 
 const TOKEN = 'a-token-that-is-long-enough'
 const ends: Array<() => unknown> = []
@@ -128,6 +128,10 @@ describe('what the admin API tells', () => {
     await store.close()
     expect([await status(admin, '/livez'), await status(admin, '/readyz')]).toEqual([200, 503])
     expect(await status(admin, '/api/operations')).toBe(503)
+    // Why is for those who may ask.
+    expect(await (await fetch(`${admin.url}/readyz`)).text()).toBe('the store does not answer\n')
+    const { store: told } = (await (await fetch(`${admin.url}/api/status`)).json()) as Status
+    expect(told).toMatchObject({ ok: false, error: expect.stringContaining('closed') })
   })
 
   it('describes every route that it has', async () => {

@@ -30,7 +30,7 @@ export interface Status {
   readonly startedAt: number
   readonly readOnly: boolean
   readonly reveal: boolean
-  readonly store: { readonly name: string; readonly ok: boolean; readonly latencyMs: number; readonly error?: string }
+  readonly store: { readonly name: string } & Health
   readonly gate: object | null
   /** By type of event, since the start. */
   readonly counters: Readonly<Record<string, number>>
@@ -70,6 +70,12 @@ const WINDOW_S_DEFAULT = 300
 const STATES: readonly string[] = ['running', 'unknown', 'settled', 'expired'] satisfies RecordState['state'][]
 const FAILED_STATUS_DEFAULT = 409
 
+interface Health {
+  readonly ok: boolean
+  readonly latencyMs: number
+  readonly error?: string
+}
+
 /** Not an id that any store holds. */
 const PROBE_ID = '0'.repeat(64)
 
@@ -80,6 +86,7 @@ class Api {
   readonly #operations: Operations
   readonly #startedAt = Date.now()
   #streams = 0
+  #probe: Promise<Health> | undefined
 
   constructor(options: AdminOptions, security: SecurityOptions) {
     this.#options = options
@@ -147,7 +154,7 @@ class Api {
         return json(response, 200, this.#history.rates(windowS * 1_000))
       }
       case '/api/expiry':
-        return json(response, 200, await this.#operations.expiry(Date.now()))
+        return json(response, 200, await this.#operations.expiry())
       case '/api/events':
         return this.#stream(request, response)
       default:
@@ -199,10 +206,9 @@ class Api {
   }
 
   async #ready(response: ServerResponse): Promise<void> {
-    const health = await this.#health()
-    return health.ok
-      ? text(response, 200, 'ready\n')
-      : text(response, 503, `the store does not answer: ${health.error}\n`)
+    const { ok } = await this.#health()
+    // Anybody may ask: why it does not is told by /api/status.
+    return ok ? text(response, 200, 'ready\n') : text(response, 503, 'the store does not answer\n')
   }
 
   async #status(): Promise<Status> {
@@ -218,7 +224,15 @@ class Api {
     }
   }
 
-  async #health(): Promise<{ ok: boolean; latencyMs: number; error?: string }> {
+  /** One question at a time, however many want to know. */
+  #health(): Promise<Health> {
+    this.#probe ??= this.#askStore().finally(() => {
+      this.#probe = undefined
+    })
+    return this.#probe
+  }
+
+  async #askStore(): Promise<Health> {
     const startedAt = performance.now()
     let timer: NodeJS.Timeout | undefined
     const late = new Promise<never>((_, reject) => {

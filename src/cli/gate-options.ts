@@ -1,3 +1,4 @@
+import { createPublicKey, type KeyObject } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import type { Contract } from '../contract.ts'
@@ -16,14 +17,14 @@ const CONTRACTS: Readonly<Record<string, Contract>> = {
 
 /** The settings as the gate takes them. What cannot be meant is a `Misuse` that names the setting. */
 export function gateOptions(settings: Settings, store: Store): GateOptions {
-  const { upstream, principal, routes, host, port, shadow } = settings
+  const { upstream, routes, host, port, shadow } = settings
   const contract = contractOf(settings.contract)
   return {
     upstream: upstreamOf(upstream),
     store,
     host,
     port,
-    principal: principalOf(principal),
+    principal: principalOf(settings),
     contract,
     ...(routes !== undefined && { routes: parseRoutes(readJson('--routes', routes), CONTRACTS, contract) }),
     ...(shadow && { shadow }),
@@ -38,7 +39,17 @@ function upstreamOf(upstream: string | undefined): string {
   throw new Misuse(`--upstream is ${JSON.stringify(upstream)}, but must be an address such as http://127.0.0.1:3000.`)
 }
 
-function principalOf(said: string | undefined): GateOptions['principal'] {
+/** Whether anybody could make up a token that is believed. */
+export function believesTokens({ principal, jwtKey }: Settings): boolean {
+  return principal?.startsWith(JWT_CLAIM) === true && jwtKey === undefined
+}
+
+const JWT_CLAIM = 'jwt-claim:'
+
+function principalOf({ principal: said, jwtKey }: Settings): GateOptions['principal'] {
+  if (jwtKey !== undefined && said !== undefined && !said.startsWith(JWT_CLAIM)) {
+    throw new Misuse(`--jwt-key verifies tokens, but --principal is ${said}, which reads none; leave one of them out.`)
+  }
   if (said === 'public' || said === undefined) {
     if (said === 'public') return 'public'
     throw new Misuse(
@@ -50,7 +61,10 @@ function principalOf(said: string | undefined): GateOptions['principal'] {
   if (kind === 'header' && name !== undefined && !HEADER_NAME.test(name)) {
     throw new Misuse(`--principal is ${JSON.stringify(said)}, but ${JSON.stringify(name)} is not a header name.`)
   }
-  if (name !== undefined) return { kind: kind as 'header' | 'jwt-claim', name }
+  if (kind === 'header' && name !== undefined) return { kind, name }
+  if (name !== undefined) {
+    return { kind: 'jwt-claim', name, ...(jwtKey !== undefined && { key: readJwtKey(jwtKey) }) }
+  }
   throw new Misuse(`--principal is ${JSON.stringify(said)}; give public, header:NAME, jwt-claim:NAME or mtls.`)
 }
 
@@ -72,6 +86,31 @@ function readPem(flag: string, file: string): string {
   const text = readFileSync(path, 'utf8')
   if (text.includes('-----BEGIN ')) return text
   throw new Misuse(`${flag} is ${JSON.stringify(file)}, but there is no PEM in it (-----BEGIN …-----).`)
+}
+
+/** A public key as an object, or the secret as it stands in the file. Never repeats what it was given: that may be the key. */
+function readJwtKey(file: string): KeyObject | string {
+  const path = resolve(file)
+  if (!existsSync(path)) {
+    throw new Misuse('--jwt-key names no file that is there; give a file with a public key in PEM, or with the secret.')
+  }
+  const text = readFileSync(path, 'utf8').replace(/\r?\n$/, '')
+  if (text === '') throw new Misuse(`--jwt-key is ${JSON.stringify(file)}, but the file is empty.`)
+  if (!text.includes('-----BEGIN ')) return text
+  const key = publicKeyIn(text)
+  const { asymmetricKeyType: type, asymmetricKeyDetails: details } = key ?? {}
+  if (key && (type === 'rsa' || (type === 'ec' && details?.namedCurve === 'prime256v1'))) return key
+  throw new Misuse(
+    `--jwt-key is ${JSON.stringify(file)}, but the PEM in it is no RSA or P-256 key; tokens are verified with RS256, RS384, RS512 or ES256.`,
+  )
+}
+
+function publicKeyIn(pem: string): KeyObject | undefined {
+  try {
+    return createPublicKey(pem)
+  } catch {
+    return undefined
+  }
 }
 
 const HEADER_NAME = /^[!#$%&'*+.^_`|~\dA-Za-z-]+$/

@@ -1,7 +1,7 @@
 import cluster from 'node:cluster'
 import { startAdmin } from '../admin/server.ts'
 import { startGate } from '../gate/gate.ts'
-import { startWorkers, type Workers, workerFailed, workerReady } from '../gate/workers.ts'
+import { startWorkers, type Workers, workerFailed, workerReady, workerStarts } from '../gate/workers.ts'
 import { EXIT_FAILED, Misuse } from './command.ts'
 import { cannotListen, reach, sayReady, untilSignal } from './gate.ts'
 import { gateOptions } from './gate-options.ts'
@@ -57,6 +57,8 @@ async function keepWorkers(settings: Settings): Promise<number> {
 }
 
 async function work(settings: Settings): Promise<number> {
+  // Before the store is waited for.
+  workerStarts()
   const opened = await reach(settings)
   if (opened === undefined) return EXIT_FAILED
   try {

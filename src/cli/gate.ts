@@ -1,9 +1,10 @@
+import cluster from 'node:cluster'
 import { setTimeout as pause } from 'node:timers/promises'
 import { startAdmin } from '../admin/server.ts'
 import { OncekeyError } from '../error.ts'
 import { startGate } from '../gate/gate.ts'
 import { type Command, EXIT_FAILED, Misuse, readFlags } from './command.ts'
-import { gateOptions } from './gate-options.ts'
+import { believesTokens, gateOptions } from './gate-options.ts'
 import { FIELDS, readSettings, type Settings, settingFlags, variableOf } from './settings.ts'
 import { type OpenedStore, openStore, withoutPassword } from './store-url.ts'
 import { version } from './version.ts'
@@ -25,7 +26,7 @@ A flag wins over the environment, that over the config file; oncekey config show
 
   oncekey gate --upstream http://127.0.0.1:3000 --principal public
   oncekey gate --upstream http://127.0.0.1:3000 --principal header:X-User --store redis://localhost --contract stripe
-  oncekey gate --upstream http://127.0.0.1:3000 --principal jwt-claim:sub --routes routes.json --shadow`,
+  oncekey gate --upstream http://127.0.0.1:3000 --principal jwt-claim:sub --jwt-key public.pem --routes routes.json`,
 
   async run(args) {
     const { values, positionals } = readFlags(args, settingFlags())
@@ -34,11 +35,14 @@ A flag wins over the environment, that over the config file; oncekey config show
     const { settings } = await readSettings(values, process.env, process.cwd())
     // Wrong settings are found before a store is waited for.
     gateOptions(settings, NO_STORE)
+    if (believesTokens(settings) && cluster.isPrimary) sayUnverified(settings)
     if (settings.workers > 1) return (await import('./gate-workers.ts')).runWorkers(settings)
     const running = await startAll(settings)
     if (running === undefined) return EXIT_FAILED
+    // Heard from before it is said: whoever waits for the line may end it at once.
+    const signal = untilSignal()
     sayReady(settings, running.gate, running.admin)
-    await untilSignal()
+    await signal
     await running.stop()
     return 0
   },
@@ -129,6 +133,12 @@ export function sayReady({ json, upstream, store, shadow }: Settings, gate: stri
   if (json) return console.log(JSON.stringify({ event: 'ready', gate, admin }))
   const mode = shadow ? ' in shadow mode' : ''
   console.log(`oncekey gate${mode} on ${gate} → ${upstream}, keys in ${withoutPassword(store)}; dashboard on ${admin}`)
+}
+
+function sayUnverified({ json, principal }: Settings): void {
+  const what = `${principal} is believed without a look at the token’s signature: anybody who reaches the gate can make up a name`
+  const next = 'say --jwt-key FILE, or let only an authenticating proxy reach it'
+  console.error(json ? JSON.stringify({ event: 'unverified', warning: what, next }) : `${what}; ${next}.`)
 }
 
 /** The first signal lets what runs come to its end; the second does not wait for it. */

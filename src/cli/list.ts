@@ -8,7 +8,9 @@ const STATES: readonly string[] = ['running', 'unknown', 'settled', 'expired']
 export const list: Command = {
   name: 'list',
   summary: 'list operations, by state, key, route or principal',
-  help: `oncekey list [--state running|unknown|settled|expired] [--key PART] [--route PART] [--principal ID] [--limit N] [--after ID]
+  help: `oncekey list [--state running|unknown|settled|expired] [--key KEY] [--route PART] [--principal ID] [--limit N] [--after ID]
+
+--key finds a whole key, or the beginning of an id; with --reveal also a part of a key.
 
 ${STORE_HELP}
 

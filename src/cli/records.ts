@@ -44,15 +44,9 @@ async function reached(address: string): Promise<OpenedStore> {
   }
 }
 
-/** The one operation that is meant, by its id, the beginning of it, or its whole key. */
+/** The one operation that is meant, by its id, its whole key, or the beginning of its id. */
 export async function findOne(operations: Operations, said: string): Promise<OperationView | undefined> {
-  const found: OperationView[] = []
-  let after: string | undefined
-  do {
-    const page = await operations.search({ q: said, after, limit: AMBIGUOUS_MAX })
-    found.push(...page.operations)
-    after = page.next ?? undefined
-  } while (after !== undefined && found.length < AMBIGUOUS_MAX)
+  const found = await operations.find(said)
   if (found.length > 1) {
     const ids = found.map(({ id, labels }) => `  ${id}  ${[labels.method, labels.route, labels.principal].join(' ')}`)
     throw new Misuse(`${JSON.stringify(said)} is ${found.length} operations; say which by its id:\n${ids.join('\n')}`)
@@ -60,7 +54,11 @@ export async function findOne(operations: Operations, said: string): Promise<Ope
   return found[0]
 }
 
-const AMBIGUOUS_MAX = 20
+/** What was said, if anything was. */
+export function whichOne([said = '']: readonly string[]): string {
+  if (said.trim() === '') throw new Misuse('Say which: a key, an id, or the beginning of an id.')
+  return said
+}
 
 /** A command that changes one record: finds it, asks, does it, says it. */
 export async function changeOne(
@@ -69,8 +67,7 @@ export async function changeOne(
   change: (operations: Operations, id: string) => Promise<string>,
 ): Promise<number> {
   const { values, positionals } = readFlags(args, { ...STORE_FLAGS, yes: { type: 'boolean', short: 'y' } })
-  const [said] = positionals
-  if (said === undefined) throw new Misuse('Say which: a key, an id, or the beginning of an id.')
+  const said = whichOne(positionals)
   return withStore(values, async (operations) => {
     const operation = await findOne(operations, said)
     if (operation === undefined) return notFound(said)
@@ -84,7 +81,7 @@ export async function changeOne(
 
 export function notFound(said: string): number {
   console.error(
-    `No operation has the key or id ${JSON.stringify(said)}. Keys are known only where labels: true was set.`,
+    `No operation has the key or id ${JSON.stringify(said)}. Give a key whole, an id by its first 6 characters or more; keys are known only where labels: true was set.`,
   )
   return EXIT_FAILED
 }

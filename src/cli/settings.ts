@@ -20,6 +20,7 @@ export interface Settings {
   readonly store: string
   readonly contract: string
   readonly principal: string | undefined
+  readonly jwtKey: string | undefined
   readonly routes: string | undefined
   readonly tlsCert: string | undefined
   readonly tlsKey: string | undefined
@@ -80,6 +81,12 @@ export const FIELDS: Readonly<Record<keyof Settings, Field>> = {
     kind: 'text',
     fallback: undefined,
     help: 'public, header:NAME, jwt-claim:NAME or mtls',
+  },
+  jwtKey: {
+    flag: 'jwt-key',
+    kind: 'text',
+    fallback: undefined,
+    help: 'verify tokens, for jwt-claim: a file with a public key in PEM, or with the secret',
   },
   routes: { flag: 'routes', kind: 'text', fallback: undefined, help: 'a JSON file with a rule for each route' },
   tlsCert: { flag: 'tls-cert', kind: 'text', fallback: undefined, help: 'speak TLS: the certificate, a PEM file' },
@@ -196,6 +203,7 @@ async function load(name: string, path: string): Promise<unknown> {
 }
 
 function shown(name: keyof Settings, value: string): string {
-  if (name === 'adminToken') return '…'
+  // Somebody may have given the key itself instead of its file.
+  if (name === 'adminToken' || (name === 'jwtKey' && !existsSync(value))) return '…'
   return name === 'store' ? withoutPassword(value) : value
 }

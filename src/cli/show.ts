@@ -1,5 +1,5 @@
-import { type Command, Misuse, readFlags } from './command.ts'
-import { duration, findOne, notFound, STORE_FLAGS, STORE_HELP, withStore } from './records.ts'
+import { type Command, readFlags } from './command.ts'
+import { duration, findOne, notFound, STORE_FLAGS, STORE_HELP, whichOne, withStore } from './records.ts'
 
 export const show: Command = {
   name: 'show',
@@ -13,8 +13,7 @@ ${STORE_HELP}
 
   async run(args) {
     const { values, positionals } = readFlags(args, STORE_FLAGS)
-    const [said] = positionals
-    if (said === undefined) throw new Misuse('Say which: a key, an id, or the beginning of an id.')
+    const said = whichOne(positionals)
     return withStore(values, async (operations) => {
       const found = await findOne(operations, said)
       const shown = found && ((await operations.show(found.id)) as Shown | undefined)

@@ -1,7 +1,9 @@
+import { bodyBytesOf, scan } from '../admin/scan.ts'
 import { type Command, readFlags } from './command.ts'
 import { STORE_FLAGS, STORE_HELP, table, withStore } from './records.ts'
 
-const PAGE = 1_000
+/** Says how far it is, every so many. */
+const TOLD_EVERY = 1_000
 
 export const stats: Command = {
   name: 'stats',
@@ -21,21 +23,16 @@ ${STORE_HELP}`,
         new Map<string, number>(),
       ]
       let [records, bytes] = [0, 0]
-      for (let after: string | undefined; ; ) {
-        const page = await store.list({ limit: PAGE, ...(after !== undefined && { after }) })
-        for (const record of page) {
-          count(states, record.state)
-          if (record.labels.route !== undefined) count(routes, `${record.labels.method ?? ''} ${record.labels.route}`)
-          if (record.state !== 'settled') continue
-          count(statuses, String(record.answer.status))
-          bytes += record.answer.body?.byteLength ?? 0
-        }
-        records += page.length
-        after = page.at(-1)?.id
-        if (page.length < PAGE) break
-        process.stderr.write(`\r${records} records`)
-      }
-      if (records >= PAGE) process.stderr.write('\n')
+      await scan(store, {}, (record) => {
+        records += 1
+        bytes += bodyBytesOf(record)
+        count(states, record.state)
+        if (record.labels.route !== undefined) count(routes, `${record.labels.method ?? ''} ${record.labels.route}`)
+        if (record.state === 'settled') count(statuses, String(record.answer.status))
+        if (records % TOLD_EVERY === 0) process.stderr.write(`\r${records} records`)
+        return true
+      })
+      if (records >= TOLD_EVERY) process.stderr.write('\n')
       if (values.json) {
         const [byState, byRoute, byStatus] = [states, routes, statuses].map((map) => Object.fromEntries(map))
         console.log(

@@ -156,6 +156,38 @@ export function sqlitePath(address: string): string | undefined {
   }
 }
 
+const SECRET_PARAMETER = /[?&][^=&]*(?:pass|pwd|token|secret|key|properties)[^=&]*=/gi
+/** A value goes on over a bare `&`, which somebody forgot to encode. */
+const PARAMETER_AFTER = /&[\w.%-]+=|$/g
+const USER_NAME = /^[\w.-]*:/
+
+/**
+ * The address as it may be shown. A password with @, / or ? in it is read differently by every parser, so all up to the
+ * last @ counts as one: rather a host too few than a secret in a log.
+ */
 export function withoutPassword(address: string): string {
-  return address.replace(/(\/\/[^/@:]*):[^/@]*@/, '$1:…@')
+  const scheme = /^[a-z][a-z\d+.-]*:(?:\/\/)?/i.exec(address)?.[0] ?? ''
+  if (/^(?:sqlite|memory):/i.test(scheme)) return address
+  const hidden: Array<readonly [from: number, to: number]> = []
+  const at = address.lastIndexOf('@')
+  if (at >= scheme.length) {
+    const user = USER_NAME.exec(address.slice(scheme.length, at))?.[0] ?? ''
+    hidden.push([scheme.length + user.length, at])
+  }
+  for (const { index, 0: text } of address.matchAll(SECRET_PARAMETER)) {
+    const from = index + text.length
+    PARAMETER_AFTER.lastIndex = from
+    hidden.push([from, PARAMETER_AFTER.exec(address)?.index ?? address.length])
+  }
+  return masked(address, hidden)
+}
+
+/** With one … for each stretch that is hidden, overlapping or not. */
+function masked(text: string, hidden: ReadonlyArray<readonly [from: number, to: number]>): string {
+  let [shown, end] = ['', 0]
+  for (const [from, to] of hidden.filter(([a, b]) => b > a).sort(([a], [b]) => a - b)) {
+    if (from >= end) shown += `${text.slice(end, from)}…`
+    end = Math.max(end, to)
+  }
+  return shown + text.slice(end)
 }

@@ -1,7 +1,7 @@
 import type { Contract } from '../../contract.ts'
 import { gateLimits } from '../../gate/limits.ts'
 import type { Store } from '../../store.ts'
-import { gateOptions } from '../gate-options.ts'
+import { believesTokens, gateOptions } from '../gate-options.ts'
 import { duration } from '../records.ts'
 import type { Settings } from '../settings.ts'
 import { type Finding, fail, ok, warn } from './finding.ts'
@@ -9,7 +9,9 @@ import { type Finding, fail, ok, warn } from './finding.ts'
 /** What can be seen without asking anybody. Throws a `Misuse` for settings that cannot be meant at all. */
 export function judgeSettings(settings: Settings, retryWindowMs: number): readonly Finding[] {
   const { upstream = 'http://127.0.0.1', principal = 'public' } = settings
-  const { contract, routes = [] } = gateOptions({ ...settings, upstream, principal }, NO_STORE)
+  // Without a principal there is nothing to verify yet; that it is missing is a finding of its own.
+  const jwtKey = settings.principal === undefined ? undefined : settings.jwtKey
+  const { contract, routes = [] } = gateOptions({ ...settings, upstream, principal, jwtKey }, NO_STORE)
   const upstreamMsMax = gateLimits().upstreamMsMax
   const places = [
     { name: 'everywhere else', contract, upstreamMsMax },
@@ -28,7 +30,7 @@ export function judgeSettings(settings: Settings, retryWindowMs: number): readon
       ...judgeStoreFailure(place.contract, where),
     ]
   })
-  return [judgeNode(process.versions.node), judgePrincipal(settings.principal), judgeWorkers(settings), ...said]
+  return [judgeNode(process.versions.node), judgePrincipal(settings), judgeWorkers(settings), ...said]
 }
 
 const NO_STORE = { name: 'none' } as Store
@@ -47,7 +49,8 @@ export function judgeNode(version: string): Finding {
   )
 }
 
-function judgePrincipal(said: string | undefined): Finding {
+function judgePrincipal(settings: Settings): Finding {
+  const { principal: said } = settings
   if (said === undefined) {
     return fail(
       'principal',
@@ -65,6 +68,17 @@ function judgePrincipal(said: string | undefined): Finding {
     )
   }
   if (said === 'mtls') return ok('principal', 'mtls: the subject of the client’s verified certificate')
+  if (said.startsWith('jwt-claim:') && !believesTokens(settings)) {
+    return ok('principal', `${said}: from a token whose signature is verified`)
+  }
+  if (believesTokens(settings)) {
+    return warn(
+      'principal',
+      `${said}: believed as it comes, for no key verifies the token’s signature.`,
+      'Whoever reaches the gate can make up a token with any name in it, and get that one’s answers.',
+      'Say --jwt-key FILE, a public key in PEM or the secret; or let only an authenticating proxy reach the gate.',
+    )
+  }
   return warn(
     'principal',
     `${said}: believed as it comes.`,
