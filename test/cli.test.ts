@@ -6,6 +6,11 @@ import { describe, expect, it } from 'vitest'
 const MAIN = resolve(import.meta.dirname, '../src/cli/main.ts')
 const run = (...args: string[]) => spawnSync(process.execPath, [MAIN, ...args], { encoding: 'utf8' })
 
+it('oncekey --version says which it is', () => {
+  const { status, stdout } = run('--version')
+  expect([status, stdout]).toEqual([0, expect.stringMatching(/^\d+\.\d+\.\d+\n$/)])
+})
+
 describe('oncekey migrate --print', () => {
   it('prints SQL that a database takes', () => {
     const { status, stdout } = run('migrate', '--print', '--store', 'sqlite')

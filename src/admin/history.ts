@@ -209,6 +209,7 @@ interface GateMessage {
 const TEXT_CHARS_MAX = 300
 
 function textOf(value: unknown): string {
+  if (typeof value === 'number' && !Number.isInteger(value)) return value.toFixed(1)
   const text = value instanceof Error ? value.message : typeof value === 'string' ? value : JSON.stringify(value)
   return String(text).slice(0, TEXT_CHARS_MAX)
 }

@@ -58,7 +58,10 @@ export function openApi(version: string): object {
         },
       },
       '/api/operations/{id}': { get: { ...answers('One operation with its answer and its story.'), parameters: [ID] } },
-      '/api/operations/{id}/release': change('Forgets the record: the next request with this key runs.'),
+      '/api/operations/{id}/release': change(
+        'Forgets the record: the next request with this key runs. 409 while it is running, unless forced.',
+        { type: 'object', properties: { force: { type: 'boolean' } } },
+      ),
       '/api/operations/{id}/fail': change(
         'Settles an operation of unknown outcome as failed. 409 in any other state.',
         {

@@ -134,8 +134,9 @@ export class Operations {
     return { ...this.#view(record), ...(answer && { answer }), history }
   }
 
-  /** Forgets the record: the next request with this key runs. */
-  async release(id: string): Promise<'done' | 'absent'> {
+  /** Forgets the record: the next request with this key runs. One that is running, only by force: it would run beside it. */
+  async release(id: string, force = false): Promise<'done' | 'absent' | 'running'> {
+    if (!force && (await this.#store.read(id))?.state === 'running') return 'running'
     if (!(await this.#store.forget(id))) return 'absent'
     this.#history.note('operator-released', id)
     return 'done'

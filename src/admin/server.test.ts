@@ -151,6 +151,16 @@ describe('what the admin API tells', () => {
 })
 
 describe('what operators can do', () => {
+  it('release of what is running needs force: a retry would run beside it', async () => {
+    const { admin, store } = await world()
+    const id = 'e'.repeat(64)
+    await store.claim({ id, token: 't', fingerprint: 'p', leaseMs: 60_000, unknownTtlMs: 60_000, takeover: false })
+    expect(await act(admin, id, 'release')).toMatchObject({ status: 409 })
+    expect(await store.read(id)).toMatchObject({ state: 'running' })
+    expect(await act(admin, id, 'release', { force: true })).toMatchObject({ status: 200 })
+    expect(await store.read(id)).toBeUndefined()
+  })
+
   it('release: the next request with the key runs', async () => {
     const { admin, pay, runs } = await world()
     await pay('a', '{}')

@@ -76,6 +76,9 @@ interface Health {
   readonly error?: string
 }
 
+const STILL_RUNNING =
+  'It is running: a retry would run beside it. Nothing was changed; wait for its lease to end, or send {"force": true}.'
+
 /** Not an id that any store holds. */
 const PROBE_ID = '0'.repeat(64)
 
@@ -186,7 +189,12 @@ class Api {
   ): Promise<void> {
     const body = await readJson(request)
     if (body === undefined) return problem(response, 400, 'The body must be a JSON object, or be left out.')
-    if (verb !== 'fail') return acted(response, await this.#operations[verb](id))
+    if (verb === 'redact') return acted(response, await this.#operations.redact(id))
+    if (verb === 'release') {
+      const end = await this.#operations.release(id, body.force === true)
+      if (end === 'running') return problem(response, 409, STILL_RUNNING)
+      return acted(response, end)
+    }
     const { status = FAILED_STATUS_DEFAULT, note = '' } = body
     if (!(Number.isInteger(status) && Number(status) >= 400 && Number(status) <= 599)) {
       return problem(response, 400, 'status must be a whole number from 400 to 599.')

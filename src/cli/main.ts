@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 /** The command line: finds the command and shows what went wrong in one line. Each command is a file of its own. */
 import { type Command, EXIT_FAILED, EXIT_MISUSE, isForPeople, Misuse } from './command.ts'
+import { version } from './version.ts'
 
 /** Loaded when asked for: no command pays for what another one needs. */
 const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
@@ -31,15 +32,31 @@ ${commands.map(({ name, summary }) => `  ${name.padEnd(10)} ${summary}`).join('\
 Exit codes: 0 all is well, 1 it is not, 2 the command line cannot be meant.`
 }
 
+/** As in package.json; older ones lack what the stores are made of. */
+const NODE_MIN = [22, 13] as const
+
 async function main([name = '', ...args]: readonly string[]): Promise<number> {
+  const [major = 0, minor = 0] = process.versions.node.split('.').map(Number)
+  if (major < NODE_MIN[0] || (major === NODE_MIN[0] && minor < NODE_MIN[1])) {
+    console.error(`oncekey needs Node ${NODE_MIN.join('.')} or later; this is ${process.versions.node}.`)
+    return EXIT_FAILED
+  }
+  if (name === '--version' || name === '-v') {
+    console.log(version())
+    return 0
+  }
   if (name === '--help' || name === '-h' || name === 'help') {
     console.log(await help())
     return 0
   }
   const command = Object.hasOwn(COMMANDS, name) ? await COMMANDS[name]?.() : undefined
   if (command === undefined) {
-    const said = name === '' ? 'Name a command.' : `There is no command ${JSON.stringify(name)}.`
-    console.error(`${said}\n\n${await help()}`)
+    const all = Object.keys(COMMANDS).join(', ')
+    console.error(
+      name === ''
+        ? `Name a command.\n\n${await help()}`
+        : `There is no command ${JSON.stringify(name)}; there are ${all}. See oncekey --help.`,
+    )
     return EXIT_MISUSE
   }
   if (args.includes('--help') || args.includes('-h')) {

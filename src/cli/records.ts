@@ -55,7 +55,8 @@ export async function findOne(operations: Operations, said: string): Promise<Ope
 }
 
 /** What was said, if anything was. */
-export function whichOne([said = '']: readonly string[]): string {
+export function whichOne([said = '', ...more]: readonly string[]): string {
+  if (more.length > 0) throw new Misuse(`One at a time: ${JSON.stringify(more[0])} is too many.`)
   if (said.trim() === '') throw new Misuse('Say which: a key, an id, or the beginning of an id.')
   return said
 }
@@ -64,15 +65,16 @@ export function whichOne([said = '']: readonly string[]): string {
 export async function changeOne(
   args: readonly string[],
   question: (operation: OperationView) => string,
-  change: (operations: Operations, id: string) => Promise<string>,
+  change: (operations: Operations, id: string, force: boolean) => Promise<string>,
 ): Promise<number> {
-  const { values, positionals } = readFlags(args, { ...STORE_FLAGS, yes: { type: 'boolean', short: 'y' } })
+  const flags = { ...STORE_FLAGS, yes: { type: 'boolean', short: 'y' }, force: { type: 'boolean' } } as const
+  const { values, positionals } = readFlags(args, flags)
   const said = whichOne(positionals)
   return withStore(values, async (operations) => {
     const operation = await findOne(operations, said)
     if (operation === undefined) return notFound(said)
     if (!values.yes && !(await confirm(question(operation)))) return EXIT_FAILED
-    const end = await change(operations, operation.id)
+    const end = await change(operations, operation.id, values.force ?? false)
     if (values.json) console.log(JSON.stringify({ id: operation.id, end }))
     else console.log(end === 'done' ? `${operation.id}: done.` : `${operation.id} is ${end}; nothing was changed.`)
     return end === 'done' ? 0 : EXIT_FAILED

@@ -10,6 +10,7 @@ Only when you know that the operation did not take place: the next request with 
 
 ${STORE_HELP}
   --yes             do not ask
+  --force           also one that is running: a retry runs beside it, and the effect may happen twice
 
   oncekey release order-4711`,
 
@@ -17,6 +18,6 @@ ${STORE_HELP}
     changeOne(
       args,
       ({ id, state }) => `Remove ${id} (${state})? The next request with its key runs.`,
-      (operations, id) => operations.release(id),
+      (operations, id, force) => operations.release(id, force),
     ),
 }

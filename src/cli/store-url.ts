@@ -57,7 +57,9 @@ const COLLECTION = 'oncekey_records'
 const BUCKET = 'oncekey'
 const SQLITE_FILE = 'oncekey.db'
 
-async function memory(): Promise<Connected> {
+async function memory(_address: string, mustExist: boolean): Promise<Connected> {
+  if (mustExist)
+    throw new Misuse('--store is memory:, which no other process can look into; ask its gate: oncekey tail.')
   const { memoryStore } = await import('../stores/memory.ts')
   return { store: memoryStore(), end: async () => {} }
 }

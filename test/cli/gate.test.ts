@@ -137,7 +137,7 @@ describe('oncekey gate: every flag wrong', () => {
   })
 
   it.each([
-    [['fly'], /^There is no command "fly"\.\n\noncekey COMMAND/],
+    [['fly'], /^There is no command "fly"; there are audit, check, .*\. See oncekey --help\.$/m],
     [[], /^Name a command\.\n\noncekey COMMAND/],
     [['toString'], /^There is no command "toString"/],
   ])('no such command: %j', async (args, words) => {

@@ -49,6 +49,15 @@ describe('release, forget and show find what was said, and nothing like it', () 
     expect(await left()).toEqual([OTHER])
   })
 
+  it('takes one at a time, and no memory of another process', async () => {
+    const { on, left } = await keeping({ [PAID]: 'one', [OTHER]: 'two' })
+    const both = await oncekey(['forget', 'one', 'two', ...on, '--yes'])
+    expect([both.status, both.stderr]).toEqual([2, expect.stringContaining('One at a time: "two" is too many.')])
+    expect(await left()).toHaveLength(2)
+    const memory = await oncekey(['list', '--store', 'memory:'])
+    expect([memory.status, memory.stderr]).toEqual([2, expect.stringContaining('no other process can look into')])
+  })
+
   it('a whole key wins over ids that begin so', async () => {
     const { on } = await keeping({ [PAID]: 'order-4711', [THIRD]: 'ab12cd' })
     const { stdout } = await oncekey(['show', 'ab12cd', ...on, '--json'])

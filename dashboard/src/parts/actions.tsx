@@ -65,6 +65,13 @@ const VERBS: Readonly<Record<OperationView['state'], readonly Verb[]>> = {
   expired: ['release'],
 }
 
+/** What it means was said before: whoever confirms it means it. */
+const BODIES: Readonly<Record<Verb, (status: string, note: string) => object>> = {
+  release: () => ({ force: true }),
+  fail: (status, note) => ({ status: Number(status), note }),
+  redact: () => ({}),
+}
+
 /** Said once, in the corner, and read out. */
 export const notice = signal('')
 
@@ -117,7 +124,7 @@ function Confirmation({ verb, operation, onClose, onDone }: ConfirmationProps) {
     event.preventDefault()
     setBusy(true)
     try {
-      await act(id, verb, verb === 'fail' ? { status: Number(status), note } : {})
+      await act(id, verb, BODIES[verb](status, note))
       onDone()
     } catch (failure) {
       setError(asApiError(failure))
