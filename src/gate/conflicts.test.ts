@@ -14,6 +14,9 @@ function changed(before: unknown, now: unknown): string[] | undefined {
     ?.map(({ path, was, is }) => `${was ? '-' : ''}${is ? '+' : ''}${path}`)
 }
 
+const members = (count: number): Array<[string, number]> =>
+  Array.from({ length: count }, (_, at) => [`a${at}`, at] as [string, number])
+
 describe('where a conflicting request differs', () => {
   it.each([
     [{ a: 1, b: { c: [1, 2] } }, { a: 1, b: { c: [1, 3] } }, ['-+/b/c/1']],
@@ -51,6 +54,30 @@ describe('where a conflicting request differs', () => {
       expect(paths.compare(id, bytes({ a: 2 }), JSON_TYPE)).toBeUndefined()
     }
     expect(paths.compare('id0', bytes({ a: 2 }), JSON_TYPE)).toHaveLength(1)
+  })
+
+  it.each([
+    ['a long name above many members', { ['n'.repeat(58_000)]: Object.fromEntries(members(500)) }],
+    ['many paths that are long together', { ['n'.repeat(150)]: Object.fromEntries(members(200)) }],
+    ['a name that grows in its path', { ['~'.repeat(190)]: Object.fromEntries(members(50)) }],
+    ['a name that is data', { ['n'.repeat(201)]: 1 }],
+    ['what is deeper than a path goes', `${'['.repeat(30_000)}1${']'.repeat(30_000)}`],
+  ])('knows nothing of %s, neither as the first request nor as the second', (_name, body) => {
+    expect(changed(body, { a: 1 })).toBeUndefined()
+    expect(changed({ a: 1 }, body)).toBeUndefined()
+  })
+
+  it('keeps the bytes of its memory bounded, whatever names are sent, and still explains the latest', () => {
+    const paths = new ConflictPaths()
+    const body = (round: number, value: number): Buffer =>
+      bytes(Object.fromEntries(members(450).map(([name]) => [`${name}-${round}-${'n'.repeat(20)}`, value])))
+    for (let round = 0; round < 300; round++) {
+      paths.remember(`id${round}`, body(round, 1), JSON_TYPE)
+      if (round % 2 === 0) expect(paths.compare(`id${round}`, body(round, 2), JSON_TYPE)).toHaveLength(450)
+    }
+    expect(paths.bytes).toBeLessThan(16 * 1024 * 1024)
+    expect(paths.compare('id299', body(299, 2), JSON_TYPE)).toHaveLength(450)
+    expect(paths.compare('id0', body(0, 3), JSON_TYPE)).toBeUndefined()
   })
 
   it('is told for a refused request, by event and by id', async () => {

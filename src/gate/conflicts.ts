@@ -1,5 +1,6 @@
 import { hash, randomBytes } from 'node:crypto'
 import { keyedHash } from './keyed-hash.ts'
+import { Recent } from './recent.ts'
 
 /** One place in a JSON body where two requests with one key differ. Values are hashed with a secret of this process. */
 export interface PathChange {
@@ -15,29 +16,38 @@ export interface PathChange {
  * value is kept, only its keyed hash, and nothing leaves this process but those. Bodies of one shape share its paths.
  */
 export class ConflictPaths {
-  readonly #bodies = new Recent<Leaves>(OPERATIONS_MAX)
-  readonly #changes = new Recent<readonly PathChange[]>(CHANGES_MAX)
-  readonly #shapes = new Map<number, readonly string[]>()
+  readonly #bodies = new Recent<string, Leaves>(OPERATIONS_MAX, BODIES_BYTES_MAX)
+  readonly #changes = new Recent<string, readonly PathChange[]>(CHANGES_MAX, CHANGES_BYTES_MAX)
+  readonly #shapes = new Recent<number, readonly string[]>(SHAPES_MAX, SHAPES_BYTES_MAX)
+
+  /** About how much is kept, in all. */
+  get bytes(): number {
+    return this.#bodies.bytes + this.#changes.bytes + this.#shapes.bytes
+  }
 
   remember(id: string, body: Uint8Array | undefined, contentType: string): void {
     const value = parsed(body, contentType)
-    if (value === undefined) return
-    const leaves = readLeaves(value)
-    if (!this.#shapes.has(leaves.shape)) {
-      if (this.#shapes.size >= SHAPES_MAX) return
-      this.#shapes.set(leaves.shape, pathsOf(value))
+    const leaves = value === undefined ? undefined : readLeaves(value)
+    if (leaves === undefined) return
+    if (this.#shapes.get(leaves.shape) === undefined) {
+      const paths = pathsOf(value)
+      if (paths === undefined) return
+      this.#shapes.put(leaves.shape, paths, bytesOf(paths))
     }
-    this.#bodies.put(id, leaves)
+    this.#bodies.put(id, leaves, leaves.hashes.byteLength + ENTRY_BYTES)
   }
 
-  /** `undefined`: the first request is not known here, or one of the bodies is not JSON, or too large. */
+  /** `undefined`: the first request is not known here, or one of the bodies is not JSON, too large or too deep. */
   compare(id: string, body: Uint8Array | undefined, contentType: string): readonly PathChange[] | undefined {
     const before = this.#bodies.get(id)
-    const paths = before && this.#shapes.get(before.shape)
-    const value = paths && parsed(body, contentType)
-    if (!paths || value === undefined) return undefined
-    const changes = difference(hashesByPath(paths, before), hashesByPath(pathsOf(value), readLeaves(value)))
-    this.#changes.put(id, changes)
+    const pathsBefore = before && this.#shapes.get(before.shape)
+    const value = pathsBefore && parsed(body, contentType)
+    if (!pathsBefore || value === undefined) return undefined
+    const now = readLeaves(value)
+    const paths = now && pathsOf(value)
+    if (!paths) return undefined
+    const changes = difference(hashesByPath(pathsBefore, before), hashesByPath(paths, now))
+    this.#changes.put(id, changes, bytesOf(changes.map(({ path }) => path)) + changes.length * CHANGE_BYTES)
     return changes
   }
 
@@ -47,37 +57,29 @@ export class ConflictPaths {
   }
 }
 
+const MIB = 1024 * 1024
 const OPERATIONS_MAX = 10_000
+const BODIES_BYTES_MAX = 8 * MIB
 const CHANGES_MAX = 1_000
+const CHANGES_BYTES_MAX = 4 * MIB
 const SHAPES_MAX = 1_000
+const SHAPES_BYTES_MAX = 4 * MIB
 const BODY_BYTES_MAX = 64 * 1024
 const LEAVES_MAX = 500
 const DEPTH_MAX = 64
+/** Of one member. A longer one is data. */
+const NAME_CHARS_MAX = 200
+/** Of all paths of one body: a name stands in the path of everything beneath it. */
+const PATHS_CHARS_MAX = 16 * 1024
+/** Around each thing that is kept: an object, or the head of a text, and its place in a list. */
+const ENTRY_BYTES = 64
+/** Two hashes as texts, and the object around them. */
+const CHANGE_BYTES = 128
 
-/** The last so many; no entry moves when another comes. */
-class Recent<T> {
-  readonly #values = new Map<string, T>()
-  readonly #ids: string[] = []
-  readonly #max: number
-  #next = 0
-
-  constructor(max: number) {
-    this.#max = max
-  }
-
-  get(id: string): T | undefined {
-    return this.#values.get(id)
-  }
-
-  put(id: string, value: T): void {
-    if (!this.#values.has(id)) {
-      const oldest = this.#ids[this.#next]
-      if (oldest !== undefined) this.#values.delete(oldest)
-      this.#ids[this.#next] = id
-      this.#next = (this.#next + 1) % this.#max
-    }
-    this.#values.set(id, value)
-  }
+function bytesOf(paths: readonly string[]): number {
+  let bytes = ENTRY_BYTES
+  for (const { length } of paths) bytes += 2 * length + ENTRY_BYTES
+  return bytes
 }
 
 /** What is kept of one body: which names it has, as a number, and two words for each value. */
@@ -101,34 +103,38 @@ const SEEDS = crypto.getRandomValues(new Uint32Array(2))
 let [shapeLow = 0, shapeHigh = 0] = SEEDS
 let count = 0
 
-function readLeaves(value: unknown): Leaves {
+/** `undefined`: a name is too long, or something too deep, to be told as a path. */
+function readLeaves(value: unknown): Leaves | undefined {
   ;[shapeLow = 0, shapeHigh = 0] = SEEDS
   count = 0
-  readLeaf(value, 0)
+  if (!readLeaf(value, 0)) return undefined
   const shape = (shapeHigh & 0x1fffff) * 0x1_0000_0000 + (shapeLow >>> 0)
   return { shape, hashes: scratch.slice(0, 2 * count) }
 }
 
 /** Goes the same way as `addPaths`, so that the n-th hash belongs to the n-th path. */
-function readLeaf(value: unknown, depth: number): void {
-  if (count >= LEAVES_MAX) return
+function readLeaf(value: unknown, depth: number): boolean {
+  if (count >= LEAVES_MAX) return true
   const before = count
-  if (typeof value === 'object' && value !== null && depth < DEPTH_MAX) {
+  if (typeof value === 'object' && value !== null) {
+    if (depth >= DEPTH_MAX) return false
     if (Array.isArray(value)) {
       mix('[')
-      for (let at = 0; at < value.length; at++) readLeaf(value[at], depth + 1)
+      for (let at = 0; at < value.length; at++) if (!readLeaf(value[at], depth + 1)) return false
     } else {
       mix('{')
       for (const name in value) {
+        if (name.length > NAME_CHARS_MAX) return false
         mix(name)
-        readLeaf((value as Readonly<Record<string, unknown>>)[name], depth + 1)
+        if (!readLeaf((value as Readonly<Record<string, unknown>>)[name], depth + 1)) return false
       }
     }
     mix(']')
-    if (count > before) return
+    if (count > before) return true
   }
   keyedHash(typeof value === 'string' ? `"${value}` : JSON.stringify(value), scratch, 2 * count++)
   mix('.')
+  return true
 }
 
 /** Two hashes of all names, seeded: a client cannot know which names would meet. */
@@ -141,22 +147,28 @@ function mix(name: string): void {
   shapeLow = Math.imul(shapeLow ^ name.length, 0x01000193)
 }
 
-function pathsOf(value: unknown): readonly string[] {
+let charsLeft = 0
+
+/** For a body whose names and depth are within bounds. `undefined`: its paths together are too long. */
+function pathsOf(value: unknown): readonly string[] | undefined {
   const paths: string[] = []
-  addPaths(value, '', paths, 0)
-  return paths
+  charsLeft = PATHS_CHARS_MAX
+  addPaths(value, '', paths)
+  return charsLeft < 0 ? undefined : paths
 }
 
-function addPaths(value: unknown, path: string, paths: string[], depth: number): void {
-  if (paths.length >= LEAVES_MAX) return
+function addPaths(value: unknown, path: string, paths: string[]): void {
+  if (paths.length >= LEAVES_MAX || charsLeft < 0) return
   const before = paths.length
-  if (typeof value === 'object' && value !== null && depth < DEPTH_MAX) {
+  if (typeof value === 'object' && value !== null) {
     for (const name in value) {
       const part = name.replaceAll('~', '~0').replaceAll('/', '~1')
-      addPaths((value as Readonly<Record<string, unknown>>)[name], `${path}/${part}`, paths, depth + 1)
+      addPaths((value as Readonly<Record<string, unknown>>)[name], `${path}/${part}`, paths)
+      if (paths.length >= LEAVES_MAX || charsLeft < 0) return
     }
     if (paths.length > before) return
   }
+  charsLeft -= path.length
   paths.push(path)
 }
 

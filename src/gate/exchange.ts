@@ -66,6 +66,12 @@ export class Exchange {
     this.#bytes += bytes
     return true
   }
+
+  /** Of what was taken: they are not held any more. */
+  giveBack(bytes: number): void {
+    this.#bytes -= bytes
+    this.#budget.free(bytes)
+  }
 }
 
 function ignore(): void {}

@@ -7,7 +7,7 @@ import { type GateLimits, gateLimits } from './limits.ts'
 import type { PrincipalSource } from './principals.ts'
 import { GateProxy } from './proxy.ts'
 import type { RouteRule } from './routes.ts'
-import { listen, type ServerTls } from './server.ts'
+import { drainMsMax, listen, type ServerTls } from './server.ts'
 import { Shadow, type ShadowCounters } from './shadow.ts'
 import { Budget, type Load } from './shedding.ts'
 import { Upstream, type UpstreamTls } from './upstream.ts'
@@ -62,6 +62,8 @@ export interface Gate {
   changes(id: string): readonly PathChange[] | undefined
   /** Takes no new requests, lets those inside come to their end, at most for `limits.stopMsMax`, and then cuts them. */
   stop(): Promise<void>
+  /** The longest that `stop()` takes, with clients that never read and a store that never answers. */
+  readonly stopMsMax: number
 }
 
 /** A reverse proxy that gives any HTTP service idempotency (X8). Rejects when the options are wrong or the port is taken. */
@@ -109,6 +111,8 @@ export async function startGate(options: GateOptions): Promise<Gate> {
       return shadow && { ...shadow.counters }
     },
     changes: (id) => conflicts?.changes(id),
+    // One for the requests, one for what shadow mode finds of them, one for the store.
+    stopMsMax: drainMsMax(limits.stopMsMax) + 2 * limits.stopMsMax,
     stop: () => {
       stopped ??= stop()
       return stopped

@@ -1,4 +1,4 @@
-import type { IncomingMessage } from 'node:http'
+import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { TLSSocket } from 'node:tls'
 import { badRequest, type Problem } from './problems.ts'
 
@@ -100,6 +100,19 @@ export function answerHeaders(raw: ReadonlyArray<string | Buffer>): string[] {
   }
   return left
 }
+
+/** As it came, unless Node would not send it; then the one that the status has by itself. */
+export function reasonPhrase(status: number | undefined, came = ''): string {
+  return INVALID_IN_REASON.test(came) ? (STATUS_CODES[status ?? 0] ?? '') : came
+}
+
+/** Throws for a final answer that cannot be passed on: Node reads statuses that nobody may send. */
+export function checkAnswerStatus(status: number): void {
+  if (status >= 200 && status <= 999) return
+  throw new Error(`The upstream answered with status ${status}, which is none.`)
+}
+
+const INVALID_IN_REASON = /[^\t\x20-\x7e\x80-\xff]/
 
 export function headerOf(headers: readonly string[], lower: string): string | undefined {
   for (let i = 0; i < headers.length; i += 2) {

@@ -2,7 +2,7 @@ import type { ClientRequest, IncomingMessage } from 'node:http'
 import { publishGate } from './events.ts'
 import type { Exchange } from './exchange.ts'
 import { Forward, pairs, passHints } from './forward.ts'
-import { answerHeaders, type HeadRules, upstreamHeaders } from './head.ts'
+import { answerHeaders, checkAnswerStatus, type HeadRules, reasonPhrase, upstreamHeaders } from './head.ts'
 import { sendProblem, UPSTREAM_BROKEN, UPSTREAM_REFUSED, UPSTREAM_TIMEOUT } from './problems.ts'
 import type { Upstream } from './upstream.ts'
 
@@ -31,7 +31,7 @@ export function passThrough(exchange: Exchange, upstream: Upstream, options: Pas
   const hasBody = headers['transfer-encoding'] !== undefined || (headers['content-length'] ?? '0') !== '0'
   if (!hasBody && method !== 'HEAD' && url !== '*' && !options.expectsContinue && !options.observer) {
     // A head and nothing more: the faster client will do.
-    const forward = new Forward(exchange, false)
+    const forward = new Forward(exchange, undefined)
     return upstream.dispatch(method, url, upstreamHeaders(incoming, options.rules), null, options.timeoutMs, forward)
   }
   new Pass(exchange, upstream, options)
@@ -64,7 +64,7 @@ class Pass {
       this.#timedOut = true
       request.destroy()
     })
-    request.on('response', (answer) => this.#receive(answer))
+    request.on('response', (answer) => this.#try(() => this.#receive(answer)))
     request.on('information', ({ statusCode, headers }) => {
       const link = headers.link as string | string[] | undefined
       if (statusCode === 103 && link !== undefined) passHints(exchange, link)
@@ -73,6 +73,16 @@ class Pass {
     request.on('close', () => this.#fail(new Error('The connection to the upstream was closed.')))
     if (options.expectsContinue) this.#waitForContinue()
     else this.#send()
+  }
+
+  /** What cannot be passed on, because Node would not write it, is as good as broken off. */
+  #try(work: () => void): void {
+    try {
+      work()
+    } catch (error) {
+      this.#fail(error as Error)
+      this.#request.destroy()
+    }
   }
 
   #watchConnection(connectMsMax: number): void {
@@ -112,30 +122,33 @@ class Pass {
     incoming.on('end', () => {
       observer?.requestEnd()
       if (this.#request.destroyed) return
-      const trailers = answerHeaders(incoming.rawTrailers)
-      if (trailers.length > 0) this.#request.addTrailers(pairs(trailers))
-      this.#request.end()
+      this.#try(() => {
+        const trailers = answerHeaders(incoming.rawTrailers)
+        if (trailers.length > 0) this.#request.addTrailers(pairs(trailers))
+        this.#request.end()
+      })
     })
     incoming.on('error', () => this.#request.destroy())
     incoming.pipe(this.#request, { end: false })
   }
 
   #receive(answer: IncomingMessage): void {
-    this.#answer = answer
     const { incoming, response } = this.#exchange
-    const { statusCode = 502, statusMessage = '' } = answer
+    const { statusCode = 0, statusMessage } = answer
+    checkAnswerStatus(statusCode)
     // What is left of the request will not be waited for.
     if (!incoming.complete) response.shouldKeepAlive = false
     const headers = answerHeaders(answer.rawHeaders)
     if (answer.headers.trailer !== undefined) headers.push('Trailer', answer.headers.trailer)
     if (!response.destroyed) {
-      response.writeHead(statusCode, statusMessage, headers)
+      response.writeHead(statusCode, reasonPhrase(statusCode, statusMessage), headers)
       if (answer.headers['content-length'] === undefined) response.flushHeaders()
     }
+    this.#answer = answer
     const observer = this.#observer
     observer?.answerStart(statusCode)
     if (observer) answer.on('data', (chunk: Buffer) => observer.answerChunk(chunk))
-    answer.on('end', () => this.#finish(answer))
+    answer.on('end', () => this.#try(() => this.#finish(answer)))
     answer.on('error', (error) => this.#fail(error))
     if (response.destroyed) answer.resume()
     else answer.pipe(response, { end: false })
@@ -145,11 +158,11 @@ class Pass {
   #finish(answer: IncomingMessage): void {
     if (this.#isOver) return
     const { incoming, response, startedMs } = this.#exchange
-    this.#isOver = true
-    this.#observer?.answerEnd()
     const trailers = answerHeaders(answer.rawTrailers)
     if (trailers.length > 0 && !response.destroyed) response.addTrailers(pairs(trailers))
     response.end()
+    this.#isOver = true
+    this.#observer?.answerEnd()
     if (!incoming.complete) this.#request.destroy()
     publishGate({
       type: 'forwarded',

@@ -11,12 +11,19 @@ export interface Problem {
   readonly close?: boolean
 }
 
+/** Never throws: a response that cannot take it any more is cut. */
 export function sendProblem(response: ServerResponse, problem: Problem): void {
   if (response.destroyed && response.headersSent) return
-  for (const [name, value] of problemHeaders(problem)) response.setHeader(name, value)
-  if (problem.close) response.setHeader('Connection', 'close')
-  response.statusCode = problem.status
-  response.end(problemBody(problem))
+  try {
+    for (const [name, value] of problemHeaders(problem)) response.setHeader(name, value)
+    if (problem.close) response.setHeader('Connection', 'close')
+    response.statusCode = problem.status
+    // Of an answer that could not be sent.
+    response.statusMessage = ''
+    response.end(problemBody(problem))
+  } catch {
+    response.destroy()
+  }
 }
 
 /** The same for a connection on which no response object exists: the request on it could not be read. */

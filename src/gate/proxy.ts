@@ -172,7 +172,7 @@ export class GateProxy {
       const { body = null } = exchange
       const run = currentRun(incoming)
       if (run && body) conflicts?.remember(run.id, body, incoming.headers['content-type'] ?? '')
-      const forward = new Forward(exchange, run !== undefined)
+      const forward = new Forward(exchange, run && place.protection.contract.limits.answerBytesMax)
       letGo()
       const headers = upstreamHeaders(incoming, this.#rules)
       upstream.dispatch(facts.method, facts.target, headers, body, place.timeoutMs, forward)

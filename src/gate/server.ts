@@ -5,7 +5,7 @@ import { OncekeyError } from '../error.ts'
 import { within } from './bounds.ts'
 import { publishGate } from './events.ts'
 import type { GateLimits } from './limits.ts'
-import { badRequest, type Problem, problemMessage } from './problems.ts'
+import { badRequest, type Problem, problemMessage, STOPPING } from './problems.ts'
 import type { GateProxy } from './proxy.ts'
 import type { Budget } from './shedding.ts'
 import { SlowClients } from './slow.ts'
@@ -43,21 +43,24 @@ export async function listen(proxy: GateProxy, options: ListenOptions): Promise<
   // A header too many is a matter of bytes; one that is left out in silence could be the key.
   server.maxHeadersCount = 0
   server.maxConnections = limits.connectionsMax
-  const upgraded = new Set<Socket>()
-  let connections = 0
-  server.on(tls ? 'secureConnection' : 'connection', (socket: Socket) => {
-    connections++
-    socket.on('close', () => connections--)
+  /** All of them: Node does not know any more of those whose protocol has changed, and not yet of those without TLS. */
+  const sockets = new Set<Socket>()
+  server.on('connection', (socket: Socket) => {
+    sockets.add(socket)
+    socket.on('close', () => sockets.delete(socket))
   })
   server.on('request', (incoming, response) => proxy.serve(incoming, response, false))
   server.on('checkContinue', (incoming, response) => proxy.serve(incoming, response, true))
   server.on('upgrade', (incoming: IncomingMessage, socket: Socket, head: Buffer) => {
+    if (owedAnswer(socket)) return void socket.destroy()
     if (!wantsUpgrade(incoming)) return refuse(socket, badRequest('Only GET can change the protocol.'))
-    upgraded.add(socket)
-    socket.on('close', () => upgraded.delete(socket))
+    if (proxy.isStopping) return refuse(socket, STOPPING)
     proxy.upgrade(incoming, socket, head)
   })
-  server.on('connect', (_incoming, socket: Socket) => refuse(socket, badRequest('This gate is no tunnel.', 405)))
+  server.on('connect', (_incoming, socket: Socket) => {
+    if (owedAnswer(socket)) return void socket.destroy()
+    refuse(socket, badRequest('This gate is no tunnel.', 405))
+  })
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => unreadable(error, socket))
   server.on('drop', () => budget.count('connections'))
   await bind(server, options)
@@ -67,12 +70,11 @@ export async function listen(proxy: GateProxy, options: ListenOptions): Promise<
   return {
     url: `${tls ? 'https' : 'http'}://${shown}:${port}`,
     get connections() {
-      return connections
+      return sockets.size
     },
     async stop() {
-      await drain(server, proxy, limits.stopMsMax)
+      await drain(server, proxy, sockets, limits.stopMsMax)
       slow.stop()
-      for (const socket of upgraded) socket.destroy()
     },
   }
 }
@@ -125,13 +127,16 @@ function refuse(socket: Socket, problem: Problem): void {
   else socket.destroy()
 }
 
+/** To an earlier request on this connection, if one is owed: what is written now would be taken for it. */
+function owedAnswer(socket: Socket): { readonly req: IncomingMessage; readonly headersSent: boolean } | undefined {
+  const { _httpMessage: owed } = socket as Socket & { _httpMessage?: ReturnType<typeof owedAnswer> | null }
+  return owed ?? undefined
+}
+
 /** What Node's parser has refused, in words. */
 function unreadable(error: NodeJS.ErrnoException, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !socket.writable) return void socket.destroy()
-  // An answer is owed to an earlier request on this connection: what is written now would be taken for it.
-  const { _httpMessage: owed } = socket as Socket & {
-    _httpMessage?: { readonly req: IncomingMessage; readonly headersSent: boolean }
-  }
+  const owed = owedAnswer(socket)
   if (owed && (owed.req.complete || owed.headersSent)) return void socket.destroy()
   refuse(socket, problemOf(error))
 }
@@ -149,7 +154,8 @@ function problemOf({ code, message }: NodeJS.ErrnoException): Problem {
   }
 }
 
-async function drain(server: Server, proxy: GateProxy, msMax: number): Promise<void> {
+/** At most `drainMsMax(msMax)`, whatever the clients do. */
+async function drain(server: Server, proxy: GateProxy, sockets: Iterable<Socket>, msMax: number): Promise<void> {
   proxy.isStopping = true
   const closed = new Promise<void>((resolve) => server.close(() => resolve()))
   const done = new Promise<void>((resolve) => {
@@ -162,11 +168,18 @@ async function drain(server: Server, proxy: GateProxy, msMax: number): Promise<v
     look()
   })
   if ((await within(done, msMax)) === 'late') for (const exchange of proxy.exchanges) exchange.cut?.()
-  // An answer that was just given may still be on its way; a client that never reads it is not waited for.
-  const grace = setTimeout(() => server.closeAllConnections(), GRACE_MS)
+  // An answer that was just given may still be on its way; a client that never reads it is not waited for. Neither is a
+  // changed protocol: only its two ends know when it is over.
+  const grace = setTimeout(() => {
+    for (const socket of sockets) socket.destroy()
+  }, GRACE_MS)
   server.closeIdleConnections()
   await closed
   clearTimeout(grace)
 }
 
 const GRACE_MS = 1_000
+
+export function drainMsMax(stopMsMax: number): number {
+  return stopMsMax + GRACE_MS
+}

@@ -18,26 +18,25 @@ export class Upstream {
   readonly #base: string
   readonly #pool: Pool
   readonly #agent: Agent
+  readonly #ca: { readonly ca?: Buffer }
   readonly #limits: GateLimits
 
   constructor(address: string, limits: GateLimits, tls: UpstreamTls = {}) {
     this.url = checkedUrl(address)
     this.#limits = limits
     this.#base = this.url.pathname.replace(/\/$/, '')
-    const { ca } = tls
+    this.#ca = tls.ca === undefined ? {} : { ca: Buffer.from(tls.ca as string) }
     this.#pool = new Pool(this.url.origin, {
       connections: limits.inFlightMax,
       pipelining: 1,
-      connect: { timeout: limits.connectMsMax, ...(ca !== undefined && { ca: Buffer.from(ca as string) }) },
+      connect: { timeout: limits.connectMsMax, ...this.#ca },
       headersTimeout: limits.upstreamMsMax,
       bodyTimeout: limits.upstreamMsMax,
       maxHeaderSize: UPSTREAM_HEADER_BYTES_MAX,
     })
     const agentOptions = { keepAlive: true, maxSockets: limits.inFlightMax, maxFreeSockets: FREE_SOCKETS_MAX }
     this.#agent =
-      this.url.protocol === 'https:'
-        ? new TlsAgent({ ...agentOptions, ...(ca !== undefined && { ca: Buffer.from(ca as string) }) })
-        : new Agent(agentOptions)
+      this.url.protocol === 'https:' ? new TlsAgent({ ...agentOptions, ...this.#ca }) : new Agent(agentOptions)
   }
 
   /** `handler.onRequestStart` is called before the first byte is sent, and not at all when there is no connection. */
@@ -54,7 +53,8 @@ export class Upstream {
     this.#pool.dispatch({ method: method as Dispatcher.HttpMethod, path, headers, body, ...timeouts }, handler)
   }
 
-  request(method: string, target: string, headers: string[]): ClientRequest {
+  /** `own-connection`: nothing was sent on it before, and nothing will be after. */
+  request(method: string, target: string, headers: string[], on: 'any' | 'own-connection' = 'any'): ClientRequest {
     const { hostname, port, protocol } = this.url
     const send = protocol === 'https:' ? httpsRequest : httpRequest
     return send({
@@ -63,7 +63,7 @@ export class Upstream {
       port,
       path: target === '*' ? '*' : this.#base + target,
       headers,
-      agent: this.#agent,
+      ...(on === 'any' ? { agent: this.#agent } : { agent: false, ...this.#ca }),
       setHost: false,
       maxHeaderSize: UPSTREAM_HEADER_BYTES_MAX,
     })

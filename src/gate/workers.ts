@@ -14,7 +14,7 @@ export interface WorkersOptions {
   readonly restartsMax?: number
   /** Default 60,000. */
   readonly restartWindowMs?: number
-  /** For a worker to become ready, and to stop; one that takes longer is killed. Default 40,000. */
+  /** For a worker to become ready; one that takes longer is killed. Stopping is bounded by its gate. Default 40,000. */
   readonly workerMsMax?: number
   /** Hears of every worker that ended by itself, before another takes its place. `how`: its signal or its code. */
   readonly onReplaced?: (pid: number, how: string) => void
@@ -48,8 +48,25 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
   return group
 }
 
+/**
+ * In a worker, before anything else. A terminal or a service manager signals all processes of a group at once: a worker
+ * takes no notice, because the primary, which is signalled, too, tells it when to stop. Until it is ready, that is at once.
+ */
+export function workerStarts(): void {
+  if (hasStarted) return
+  hasStarted = true
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => {})
+  process.on('message', (message) => {
+    if (isWord(message) && message.oncekey === 'stop') stopWorker()
+  })
+}
+
+let hasStarted = false
+let stopWorker = (): void => process.exit(0)
+
 /** In a worker: tells the primary where the gate listens, and stops with it. `close` frees the rest, such as the store. */
 export function workerReady(gate: Gate, close: () => Promise<void> = async () => {}): void {
+  workerStarts()
   for (const name of CHANNELS) {
     subscribe(name, (event) => tell({ oncekey: 'event', channel: name, event: plain(event) }))
   }
@@ -61,12 +78,10 @@ export function workerReady(gate: Gate, close: () => Promise<void> = async () =>
     await close()
     process.exit(0)
   }
-  process.on('message', (message) => {
-    if (isWord(message) && message.oncekey === 'stop') void stop()
-  })
+  stopWorker = () => void stop()
   // The primary is gone: nobody would ever stop this process.
-  process.on('disconnect', () => void stop())
-  tell({ oncekey: 'ready', url: gate.url })
+  process.on('disconnect', stopWorker)
+  tell({ oncekey: 'ready', url: gate.url, stopMsMax: gate.stopMsMax })
 }
 
 /** In a worker that cannot do its work, and whose successors could not either: the primary ends them all, and says why. */
@@ -77,7 +92,7 @@ export function workerFailed(message: string): void {
 const CHANNELS = ['oncekey', 'oncekey:gate'] as const
 
 type Word =
-  | { readonly oncekey: 'ready'; readonly url: string }
+  | { readonly oncekey: 'ready'; readonly url: string; readonly stopMsMax: number }
   | { readonly oncekey: 'failed'; readonly message: string }
   | { readonly oncekey: 'event'; readonly channel: (typeof CHANNELS)[number]; readonly event: object }
   | { readonly oncekey: 'stop' }
@@ -100,12 +115,15 @@ const WORKERS_MAX = 64
 const RESTARTS_MAX = 5
 const RESTART_WINDOW_MS = 60_000
 const WORKER_MS_MAX = 40_000
+/** For a worker to close its store, and to end, when its gate has stopped. */
+const END_MS_MAX = 10_000
 
 class Group implements Workers {
   readonly ended: Promise<OncekeyError | undefined>
   url = ''
   readonly #options: WorkersOptions
-  readonly #workers = new Set<Worker>()
+  /** With how long each may take to stop. */
+  readonly #workers = new Map<Worker, number>()
   readonly #readyPids = new Set<number>()
   readonly #waiting: Array<() => void> = []
   #restartsAtMs: number[] = []
@@ -135,7 +153,7 @@ class Group implements Workers {
 
   fork(): void {
     const worker = cluster.fork(this.#options.env)
-    this.#workers.add(worker)
+    this.#workers.set(worker, END_MS_MAX)
     const { workerMsMax = WORKER_MS_MAX } = this.#options
     const late = setTimeout(() => worker.process.kill('SIGKILL'), workerMsMax)
     worker.on('message', (message) => {
@@ -144,6 +162,7 @@ class Group implements Workers {
       if (message.oncekey === 'failed') return this.#end(new OncekeyError('config-invalid', message.message))
       if (message.oncekey !== 'ready') return
       clearTimeout(late)
+      this.#workers.set(worker, message.stopMsMax + END_MS_MAX)
       this.url = message.url
       this.#readyPids.add(worker.process.pid as number)
       for (const wake of this.#waiting.splice(0)) wake()
@@ -185,12 +204,11 @@ class Group implements Workers {
     this.#isStopping = true
     this.#reason = reason
     if (this.#workers.size === 0) return this.#resolve(reason)
-    const { workerMsMax = WORKER_MS_MAX } = this.#options
-    for (const worker of this.#workers) {
-      const late = setTimeout(() => worker.process.kill('SIGKILL'), workerMsMax)
+    for (const [worker, stopMsMax] of this.#workers) {
+      const late = setTimeout(() => worker.process.kill('SIGKILL'), stopMsMax)
       worker.on('exit', () => clearTimeout(late))
       if (worker.isConnected()) worker.send({ oncekey: 'stop' } satisfies Word)
-      else worker.process.kill('SIGTERM')
+      else worker.process.kill('SIGKILL')
     }
   }
 }

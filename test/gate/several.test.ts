@@ -1,10 +1,12 @@
+import { fork } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Redis } from 'ioredis'
 import { afterAll, describe, expect, it } from 'vitest'
 import { startGate } from '../../src/gate/gate.ts'
-import { startWorkers } from '../../src/gate/workers.ts'
+import { startWorkers, type Workers, type WorkersOptions } from '../../src/gate/workers.ts'
 import type { Store } from '../../src/store.ts'
 import { redisStore } from '../../src/stores/redis.ts'
 import { sqliteStore } from '../../src/stores/sqlite.ts'
@@ -113,6 +115,73 @@ describe('several workers on one port', () => {
     await workers.stop()
     expect([await workers.ended, workers.pids]).toEqual([undefined, []])
   })
+
+  it('X8: a signal to the whole group ends nothing that runs: the primary says when to stop', async () => {
+    const { workers, upstream, open } = await group({ count: 2 })
+    const held: Array<() => void> = []
+    upstream.behave = (request, socket) => {
+      held.push(() => answer('201 Created', '{"id":1}')(request, socket))
+    }
+    const running = ['a', 'b', 'c', 'd'].map((key) => open().post(key))
+    await upstream.arrived(running.length)
+    // As from a terminal, or from a service manager: to every process.
+    for (const pid of workers.pids) for (const signal of ['SIGINT', 'SIGTERM'] as const) process.kill(pid, signal)
+    const stopped = workers.stop()
+    for (const finish of held) finish()
+    expect(await Promise.all(running.map(async (wire) => (await wire.message()).status))).toEqual([201, 201, 201, 201])
+    await stopped
+    expect(await workers.ended).toBeUndefined()
+  })
+
+  it('a worker that stops is not killed before its gate has had its time', async () => {
+    const options = { count: 1, workerMsMax: 40_000 }
+    const { workers, upstream, open } = await group(options)
+    const idle = open().post('idle')
+    expect((await idle.message()).status).toBe(201)
+    let finish = (): void => {}
+    upstream.behave = (request, socket) => {
+      finish = () => answer('201 Created', '{"id":1}')(request, socket)
+    }
+    const running = open().post('running')
+    await upstream.arrived(2)
+    // For the start of a worker, and nothing else.
+    options.workerMsMax = 1
+    const stopped = workers.stop()
+    await idle.closed
+    finish()
+    expect((await running.message()).status).toBe(201)
+    await stopped
+  })
+
+  it('a worker that is not ready yet takes no notice of a signal, and stops at once when it is told', async () => {
+    const worker = fork(join(import.meta.dirname, 'worker.ts'), { env: { ...process.env, LATE: '1' } })
+    later(() => worker.kill('SIGKILL'))
+    expect(await once(worker, 'message')).toEqual(['started', undefined])
+    for (const signal of ['SIGINT', 'SIGTERM'] as const) worker.kill(signal)
+    worker.send({ oncekey: 'stop' })
+    expect(await once(worker, 'exit')).toEqual([0, null])
+  })
+
+  interface GroupOfWorkers {
+    readonly workers: Workers
+    readonly upstream: TestUpstream
+    open(): Wire
+  }
+
+  /** The options are kept as they are given. */
+  async function group(options: Pick<WorkersOptions, 'count' | 'workerMsMax'>): Promise<GroupOfWorkers> {
+    const upstream = await new TestUpstream().listen()
+    later(() => upstream.stop())
+    const env = { UPSTREAM: upstream.url, DATABASE: join(await directory(), 'workers.db') }
+    const workers = await startWorkers(Object.assign(options, { script: join(import.meta.dirname, 'worker.ts'), env }))
+    later(() => workers.stop())
+    const open = (): Wire => {
+      const wire = new Wire(workers.url)
+      later(() => wire.destroy())
+      return wire
+    }
+    return { workers, upstream, open }
+  }
 
   it('restarts are bounded: workers that keep ending stop the gate, with words', async () => {
     const upstream = await new TestUpstream().listen()
