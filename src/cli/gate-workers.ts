@@ -38,6 +38,8 @@ async function keepWorkers(settings: Settings): Promise<number> {
     await opened.close()
     throw cannotListen(error, 'admin-port', settings)
   })
+  // Heard from before the workers start: one that comes in between ends them as soon as they are there.
+  const signal = untilSignal()
   try {
     workers = await startWorkers({
       count: settings.workers,
@@ -46,7 +48,7 @@ async function keepWorkers(settings: Settings): Promise<number> {
       onReplaced: (pid, how) => console.error(`worker ${pid} ended (${how}); another takes its place`),
     })
     sayReady(settings, workers.url, admin.url)
-    const failed = await Promise.race([untilSignal(), workers.ended])
+    const failed = await Promise.race([signal, workers.ended])
     if (failed) throw failed
     return 0
   } finally {
