@@ -8,6 +8,9 @@ const PACKAGES: Readonly<Record<string, string>> = {
   'mariadb-server': '/usr/sbin/mariadbd',
   'nats-server': '/usr/sbin/nats-server',
   pgbouncer: '/usr/sbin/pgbouncer',
+  chromium: '/usr/bin/chromium',
+  // Without any, a browser measures no text.
+  'fonts-liberation': '/usr/share/fonts/truetype/liberation',
 }
 
 /** Installs what is missing where that is possible (Debian as root); what is not is skipped by the tests, with the reason. */
