@@ -49,6 +49,8 @@ const SERIES_OF: Readonly<Record<string, SeriesName>> = {
 const EVENTS_MAX = 5_000
 const OPERATIONS_MAX = 20_000
 const ENTRIES_PER_OPERATION_MAX = 100
+/** Conflicts whose differences are remembered: up to some 20 KB each. */
+const EXPLAINED_MAX = 1_000
 /** One bucket a second, for a quarter of an hour. */
 const STEP_MS = 1_000
 const BUCKETS = 900
@@ -57,6 +59,7 @@ export class History {
   readonly counters: Map<string, number> = new Map()
   readonly #events: SeenEvent[] = []
   readonly #operations = new Map<string, SeenEvent[]>()
+  readonly #explained: Array<{ readonly id: string; readonly seq: number }> = []
   readonly #buckets = new Map<number, Record<SeriesName, number>>()
   readonly #listeners = new Set<(event: SeenEvent) => void>()
   readonly #now: () => number
@@ -152,7 +155,19 @@ export class History {
     const story = this.#operations.get(id)
     const at = story?.findLastIndex(({ type }) => type === 'conflict') ?? -1
     const conflict = story?.[at]
-    if (story !== undefined && conflict !== undefined) story[at] = { ...conflict, changes }
+    if (story === undefined || conflict === undefined) return
+    story[at] = { ...conflict, changes }
+    this.#explained.push({ id, seq: conflict.seq })
+    const oldest = this.#explained.length > EXPLAINED_MAX ? this.#explained.shift() : undefined
+    if (oldest !== undefined) this.#unexplain(oldest.id, oldest.seq)
+  }
+
+  #unexplain(id: string, seq: number): void {
+    const story = this.#operations.get(id)
+    const at = story?.findIndex((event) => event.seq === seq) ?? -1
+    if (story === undefined || at < 0) return
+    const { changes: _, ...conflict } = story[at] as SeenEvent
+    story[at] = conflict
   }
 
   #add(seen: Omit<SeenEvent, 'seq' | 'at'>): void {
