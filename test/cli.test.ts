@@ -1,7 +1,9 @@
 import { spawnSync } from 'node:child_process'
-import { resolve } from 'node:path'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
 
 const MAIN = resolve(import.meta.dirname, '../src/cli/main.ts')
 const run = (...args: string[]) => spawnSync(process.execPath, [MAIN, ...args], { encoding: 'utf8' })
@@ -9,6 +11,17 @@ const run = (...args: string[]) => spawnSync(process.execPath, [MAIN, ...args], 
 it('oncekey --version says which it is', () => {
   const { status, stdout } = run('--version')
   expect([status, stdout]).toEqual([0, expect.stringMatching(/^\d+\.\d+\.\d+\n$/)])
+})
+
+it('oncekey migrate brings a store to the schema of this version', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'oncekey-migrate-'))
+  onTestFinished(() => rmSync(folder, { recursive: true, force: true }))
+  const path = join(folder, 'keys.db')
+  const { status, stdout } = run('migrate', '--store', `sqlite:${path}`)
+  expect([status, stdout]).toEqual([0, `sqlite:${path} has the schema of this version.\n`])
+  const db = new DatabaseSync(path)
+  expect(db.prepare('SELECT count(*) AS records FROM oncekey_record').get()).toEqual({ records: 0 })
+  db.close()
 })
 
 describe('oncekey migrate --print', () => {
@@ -29,7 +42,7 @@ describe('oncekey migrate --print', () => {
   it.each([
     [[], /Name a command/],
     [['fly'], /There is no command "fly"/],
-    [['migrate', '--store', 'postgres'], /Say --print/],
+    [['migrate', '--store', 'postgres'], /give the address of the store, such as sqlite:once\.db, or say --print/],
     [['migrate', '--print', '--store', 'oracle'], /--store is "oracle"; give postgres, mysql, sqlite/],
     [['migrate', '--wrong'], /--wrong/],
   ])('%j is refused in words, with code 2', (args, text) => {

@@ -2,6 +2,7 @@ import { mysqlMigrations } from '../stores/mysql.ts'
 import { postgresMigrations } from '../stores/postgres.ts'
 import { sqliteMigrations } from '../stores/sqlite.ts'
 import { type Command, Misuse, readFlags } from './command.ts'
+import { reached } from './records.ts'
 
 const MIGRATIONS: Readonly<Record<string, (table?: string) => readonly string[]>> = {
   postgres: postgresMigrations,
@@ -11,12 +12,17 @@ const MIGRATIONS: Readonly<Record<string, (table?: string) => readonly string[]>
 
 export const migrate: Command = {
   name: 'migrate',
-  summary: 'print the SQL that makes the table of a store',
-  help: `oncekey migrate --print --store postgres|mysql|sqlite [--table NAME]
+  summary: 'bring a store to the schema of this version, or print the SQL that does it',
+  help: `oncekey migrate --store ADDRESS
+oncekey migrate --print --store postgres|mysql|sqlite [--table NAME]
 
-Prints the SQL that makes the store's table, for those who run migrations themselves
-(then give the store the option migrate: false). The stores run it by themselves otherwise.
+The stores bring their own tables and indexes to the schema of this version when they are first used; this does it now,
+before a service is started. A schema that is newer than this version is refused, and left as it is.
 
+With --print it prints the SQL instead, for those who run migrations themselves
+(then give the store the option migrate: false).
+
+  oncekey migrate --store postgres://localhost/shop
   oncekey migrate --print --store postgres
   oncekey migrate --print --store postgres --table system.idempotency_keys`,
 
@@ -26,7 +32,7 @@ Prints the SQL that makes the store's table, for those who run migrations themse
       store: { type: 'string' },
       table: { type: 'string' },
     })
-    if (!values.print) throw new Misuse('Say --print: the stores run their migrations by themselves.')
+    if (!values.print) return migrateNow(values.store ?? '')
     const migrations = MIGRATIONS[values.store ?? '']
     if (!migrations) {
       const stores = Object.keys(MIGRATIONS).join(', ')
@@ -35,4 +41,23 @@ Prints the SQL that makes the store's table, for those who run migrations themse
     for (const statement of migrations(values.table)) console.log(`${statement.trim().replace(/;?$/, ';')}\n`)
     return 0
   },
+}
+
+/** Not an id that any store holds: reading it is enough to make a store look at its schema. */
+const PROBE_ID = '0'.repeat(64)
+
+async function migrateNow(address: string): Promise<number> {
+  if (!address.includes(':')) {
+    throw new Misuse(
+      `--store is ${JSON.stringify(address)}; give the address of the store, such as sqlite:once.db, or say --print.`,
+    )
+  }
+  const opened = await reached(address, false)
+  try {
+    await opened.store.read(PROBE_ID)
+    console.log(`${opened.shown} has the schema of this version.`)
+    return 0
+  } finally {
+    await opened.close()
+  }
 }

@@ -23,7 +23,7 @@ export async function withStore<T>(
   flags: { readonly store?: string; readonly reveal?: boolean },
   work: (operations: Operations, store: Store) => Promise<T>,
 ): Promise<T> {
-  const opened = await reached(flags.store ?? process.env.ONCEKEY_STORE ?? 'sqlite:oncekey.db')
+  const opened = await reached(flags.store ?? process.env.ONCEKEY_STORE ?? 'sqlite:oncekey.db', true)
   const history = new History()
   try {
     return await work(new Operations(opened.store, history, flags.reveal ?? false), opened.store)
@@ -34,9 +34,9 @@ export async function withStore<T>(
 }
 
 /** A driver that cannot connect throws whatever it likes: people get one line. */
-async function reached(address: string): Promise<OpenedStore> {
+export async function reached(address: string, mustExist: boolean): Promise<OpenedStore> {
   try {
-    return await openStore(address, true)
+    return await openStore(address, mustExist)
   } catch (error) {
     if (isForPeople(error)) throw error
     const { message } = error as Error
