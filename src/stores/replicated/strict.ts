@@ -34,11 +34,13 @@ export class Strict implements Store {
   async claim(request: ClaimRequest): Promise<Claim> {
     return this.#calls.run(async () => {
       const known = await this.#local.read(request.id)
-      if (known?.state === 'settled') return known
+      if (known?.state === 'settled') return asWritten(known)
       // An owner that asks again must hear it from the global ledger: only the local one can tell it by its token.
-      if (known?.state === 'running') {
-        const again = await this.#local.claim({ ...request, takeover: false })
-        if (again.state === 'running' || again.state === 'settled') return again
+      if (known?.state === 'running' && !isCopy(known)) {
+        // Should the owner have let go just now, this makes a record: marked, so that nobody takes it for one that runs.
+        const marked = { ...request, fingerprint: COPY + request.fingerprint, takeover: false }
+        const again = await this.#local.claim(marked)
+        if (again.state === 'settled' || (again.state === 'running' && !isCopy(again))) return asWritten(again)
       }
       return this.#claimGlobally(request)
     })
@@ -99,7 +101,7 @@ export class Strict implements Store {
         return await this.#global.read(id)
       } catch (error) {
         const local = isAway(error) ? await this.#local.read(id) : undefined
-        if (local?.state === 'settled') return local
+        if (local?.state === 'settled') return asWritten(local)
         throw error
       }
     })
@@ -183,10 +185,11 @@ export class Strict implements Store {
     if (held && !held.settled && leftMs > 0) await this.#local.renew(id, token, leftMs)
   }
 
-  /** An answer of another data centre. */
+  /** An answer that another process has asked for. While it is being copied nobody may take it for one that runs. */
   async #copyLocally({ id, token, leaseMs }: ClaimRequest, settled: Settled, askedMs: number): Promise<void> {
     const { fingerprint, outcome, answer, expiresInMs } = settled
-    const claim = await this.#local.claim({ id, token, fingerprint, leaseMs, unknownTtlMs: 0, takeover: true })
+    const request = { id, token, fingerprint: COPY + fingerprint, leaseMs, unknownTtlMs: 0, takeover: true }
+    const claim = await this.#local.claim(request)
     if (claim.state !== 'acquired') return
     const settlement = { outcome, answer, ttlMs: expiresInMs, expiredTtlMs: 0 }
     await this.#keepLocally(id, token, { settlement, atMs: askedMs })
@@ -208,4 +211,15 @@ export class Strict implements Store {
       this.#onError(error)
     }
   }
+}
+
+/** Before the fingerprint of a local record that says nothing of who runs. */
+const COPY = 'copy of '
+
+function isCopy({ fingerprint }: { readonly fingerprint: string }): boolean {
+  return fingerprint.startsWith(COPY)
+}
+
+function asWritten<R extends { readonly fingerprint: string }>(record: R): R {
+  return isCopy(record) ? { ...record, fingerprint: record.fingerprint.slice(COPY.length) } : record
 }
