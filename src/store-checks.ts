@@ -1,12 +1,21 @@
 import { OncekeyError } from './error.ts'
+import type { ClaimRequest, Settlement } from './store.ts'
+
+/** No operation has this id: to read or claim it only shows whether a store works. */
+export const PROBE_ID: string = '0'.repeat(64)
 
 /** What every store refuses in the same words: a time that cannot be meant turns the protection off in silence. */
-export function assertLease(leaseMs: number): void {
-  if (leaseMs > 0 && leaseMs < Number.POSITIVE_INFINITY) return
+export function assertClaimTimes({ leaseMs, unknownTtlMs }: ClaimRequest): void {
+  if (leaseMs > 0 && leaseMs < Number.POSITIVE_INFINITY) return assertDuration('unknownTtlMs', unknownTtlMs)
   throw new OncekeyError(
     'config-invalid',
     `leaseMs is ${leaseMs}; a claim needs a lease of more than 0 ms, or nothing would protect the running operation.`,
   )
+}
+
+export function assertSettlementTimes({ ttlMs, expiredTtlMs }: Settlement): void {
+  assertDuration('ttlMs', ttlMs)
+  assertDuration('expiredTtlMs', expiredTtlMs)
 }
 
 export function assertDuration(field: string, valueMs: number): void {

@@ -1,6 +1,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { RecordState, Store } from '../store.ts'
+import { PROBE_ID } from '../store-checks.ts'
 import { findAsset } from './assets.ts'
 import { History } from './history.ts'
 import { type Gauge, renderMetrics } from './metrics.ts'
@@ -78,9 +79,6 @@ interface Health {
 
 const STILL_RUNNING =
   'It is running: a retry would run beside it. Nothing was changed; wait for its lease to end, or send {"force": true}.'
-
-/** Not an id that any store holds. */
-const PROBE_ID = '0'.repeat(64)
 
 class Api {
   readonly #options: AdminOptions

@@ -3,6 +3,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { startAdmin } from '../admin/server.ts'
 import { OncekeyError } from '../error.ts'
 import { startGate } from '../gate/gate.ts'
+import { PROBE_ID } from '../store-checks.ts'
 import { type Command, EXIT_FAILED, Misuse, readFlags } from './command.ts'
 import { believesTokens, gateOptions } from './gate-options.ts'
 import { FIELDS, readSettings, type Settings, settingFlags, variableOf } from './settings.ts'
@@ -106,9 +107,6 @@ export async function startAll(settings: Settings): Promise<Running | undefined>
 
 const RETRY_MS_MIN = 500
 const RETRY_MS_MAX = 10_000
-/** Not an id that any store holds. */
-const PROBE_ID = '0'.repeat(64)
-
 /** The store, once it answers. */
 export async function reach({ store: address, retry, json }: Settings): Promise<OpenedStore | undefined> {
   for (let pauseMs = RETRY_MS_MIN; ; pauseMs = Math.min(2 * pauseMs, RETRY_MS_MAX)) {

@@ -1,3 +1,4 @@
+import { PROBE_ID } from '../store-checks.ts'
 import { mysqlMigrations } from '../stores/mysql.ts'
 import { postgresMigrations } from '../stores/postgres.ts'
 import { sqliteMigrations } from '../stores/sqlite.ts'
@@ -43,9 +44,6 @@ With --print it prints the SQL instead, for those who run migrations themselves
   },
 }
 
-/** Not an id that any store holds: reading it is enough to make a store look at its schema. */
-const PROBE_ID = '0'.repeat(64)
-
 async function migrateNow(address: string): Promise<number> {
   if (!address.includes(':')) {
     throw new Misuse(
@@ -54,6 +52,7 @@ async function migrateNow(address: string): Promise<number> {
   }
   const opened = await reached(address, false)
   try {
+    // Enough to make a store look at its schema.
     await opened.store.read(PROBE_ID)
     console.log(`${opened.shown} has the schema of this version.`)
     return 0

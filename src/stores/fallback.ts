@@ -1,6 +1,7 @@
 import { type Clock, systemClock } from '../clock.ts'
 import { OncekeyError } from '../error.ts'
 import type { Awaitable, Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
+import { PROBE_ID } from '../store-checks.ts'
 import { assertBound, Calls, isAway, within } from '../store-combination.ts'
 import { type Bounds, Circuit } from './fallback/circuit.ts'
 import { type Hold, Holds } from './fallback/holds.ts'
@@ -63,7 +64,7 @@ export function fallback(options: FallbackOptions): Store {
 }
 
 /** No operation has this id; to claim it shows whether the primary works. */
-const PROBE = { id: '0'.repeat(64), fingerprint: 'probe', leaseMs: 1_000, unknownTtlMs: 0, takeover: true }
+const PROBE = { id: PROBE_ID, fingerprint: 'probe', leaseMs: 1_000, unknownTtlMs: 0, takeover: true }
 /** Releases that the primary is still to hear of; more are left to lapse. */
 const OWED_MAX = 10_000
 const SWEEP_LIMIT_DEFAULT = 1_000

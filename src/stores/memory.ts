@@ -2,7 +2,7 @@ import type { Clock } from '../clock.ts'
 import { systemClock } from '../clock.ts'
 import { OncekeyError } from '../error.ts'
 import type { Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
-import { assertDuration, assertLease } from '../store-checks.ts'
+import { assertClaimTimes, assertDuration, assertSettlementTimes } from '../store-checks.ts'
 import { Answered, append, Lanes, Link, Row, unlink } from './memory/rows.ts'
 
 export interface MemoryStoreOptions {
@@ -53,8 +53,7 @@ class MemoryStore implements Store {
 
   claim(request: ClaimRequest): Claim {
     this.#assertOpen()
-    assertLease(request.leaseMs)
-    assertDuration('unknownTtlMs', request.unknownTtlMs)
+    assertClaimTimes(request)
     const now = this.#now()
     const row = this.#live(request.id, now)
     if (row === undefined) {
@@ -76,8 +75,7 @@ class MemoryStore implements Store {
   settle(id: string, token: string, settlement: Settlement): boolean {
     this.#assertOpen()
     const { ttlMs, expiredTtlMs } = settlement
-    assertDuration('ttlMs', ttlMs)
-    assertDuration('expiredTtlMs', expiredTtlMs)
+    assertSettlementTimes(settlement)
     const now = this.#now()
     const row = this.#live(id, now)
     if (row === undefined || row.token !== token) return false

@@ -9,7 +9,7 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
-import { assertClient, assertDuration } from '../store-checks.ts'
+import { assertClaimTimes, assertClient, assertDuration, assertSettlementTimes } from '../store-checks.ts'
 import type { MongodbClient, MongodbCollection, MongodbSession, MongodbWriteConcern } from './mongodb/client.ts'
 import { assertFits, checkFields, type RecordFields } from './mongodb/document.ts'
 import { isClientClosed, noReply, toOncekeyError } from './mongodb/faults.ts'
@@ -119,7 +119,7 @@ class MongodbStore<Session extends MongodbSession> implements TransactionalStore
 
   claim(request: ClaimRequest): Promise<Claim> {
     return this.#accept(() => {
-      assertClaim(request)
+      assertClaimTimes(request)
       return this.#call(() => this.#records.claim(request))
     })
   }
@@ -174,7 +174,7 @@ class MongodbStore<Session extends MongodbSession> implements TransactionalStore
   ): Promise<TransactionEnd> {
     const { client, writeConcern, transactionWaitMsMax } = this.#settings
     return this.#accept(async () => {
-      assertClaim(request)
+      assertClaimTimes(request)
       if (client === undefined) {
         throw new OncekeyError(
           'config-invalid',
@@ -270,18 +270,7 @@ class MongodbStore<Session extends MongodbSession> implements TransactionalStore
 /** The server is told to give up after `callMsMax`; its word for it is better than ours, and may come a little later. */
 const REPLY_MS = 250
 
-function assertClaim({ leaseMs, unknownTtlMs }: ClaimRequest): void {
-  if (!(leaseMs > 0 && leaseMs < Number.POSITIVE_INFINITY)) {
-    throw new OncekeyError(
-      'config-invalid',
-      `leaseMs is ${leaseMs}; a claim needs a lease of more than 0 ms, or nothing would protect the running operation.`,
-    )
-  }
-  assertDuration('unknownTtlMs', unknownTtlMs)
-}
-
-function assertSettlement({ ttlMs, expiredTtlMs, answer }: Settlement): void {
-  assertDuration('ttlMs', ttlMs)
-  assertDuration('expiredTtlMs', expiredTtlMs)
-  assertFits(answer)
+function assertSettlement(settlement: Settlement): void {
+  assertSettlementTimes(settlement)
+  assertFits(settlement.answer)
 }

@@ -1,6 +1,6 @@
 import { OncekeyError } from '../error.ts'
 import type { Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
-import { assertClient, assertDuration, assertLease } from '../store-checks.ts'
+import { assertClaimTimes, assertClient, assertDuration, assertSettlementTimes } from '../store-checks.ts'
 import { Bucket } from './nats/bucket.ts'
 import { pauseAfter, TRIES_MAX, tooContended } from './nats/checks.ts'
 import type { NatsJetStream } from './nats/client.ts'
@@ -97,8 +97,7 @@ class NatsStore implements Store {
 
   settle(id: string, token: string, settlement: Settlement): Promise<boolean> {
     return this.#accept(async () => {
-      assertDuration('ttlMs', settlement.ttlMs)
-      assertDuration('expiredTtlMs', settlement.expiredTtlMs)
+      assertSettlementTimes(settlement)
       const settled = answerOf(settlement)
       await this.#assertKeepable(settled.ttlMs + settled.expiredTtlMs)
       const { body } = settlement.answer
@@ -197,9 +196,8 @@ class NatsStore implements Store {
   }
 
   async #claim(request: ClaimRequest): Promise<Claim> {
-    const { id, token, leaseMs, unknownTtlMs } = request
-    assertLease(leaseMs)
-    assertDuration('unknownTtlMs', unknownTtlMs)
+    const { id, token } = request
+    assertClaimTimes(request)
     const first = firstOf(request)
     await this.#assertKeepable(first.leaseMs + first.unknownTtlMs)
     const bytes = encode(first)

@@ -10,7 +10,7 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
-import { assertClient, assertDuration, assertLease } from '../store-checks.ts'
+import { assertClaimTimes, assertClient, assertDuration } from '../store-checks.ts'
 import { assertSettlement } from './postgres/checks.ts'
 import { sqlState, toOncekeyError, UNDEFINED_TABLE } from './postgres/faults.ts'
 import type { ListenConnection } from './postgres/listener.ts'
@@ -111,8 +111,7 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
 
   async claim(request: ClaimRequest): Promise<Claim> {
     this.#assertOpen()
-    assertLease(request.leaseMs)
-    assertDuration('unknownTtlMs', request.unknownTtlMs)
+    assertClaimTimes(request)
     this.#planSweep()
     if (this.#transactions.has(request.id)) return heldByTransaction(request)
     const labels = request.labels && { ...request.labels }
@@ -173,8 +172,7 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
     work: (tx: Client, attempt: number) => Promise<Settlement | undefined>,
   ): Promise<TransactionEnd> {
     this.#assertOpen()
-    assertLease(request.leaseMs)
-    assertDuration('unknownTtlMs', request.unknownTtlMs)
+    assertClaimTimes(request)
     this.#planSweep()
     const { isolation, transactionWaitMsMax: waitMsMax } = this.#settings
     const checked = async (tx: Client, attempt: number): Promise<Settlement | undefined> => {

@@ -2,7 +2,7 @@ import { Alarms } from '../alarms.ts'
 import { systemClock } from '../clock.ts'
 import { OncekeyError } from '../error.ts'
 import type { Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
-import { assertDuration, assertLease } from '../store-checks.ts'
+import { assertClaimTimes, assertDuration, assertSettlementTimes } from '../store-checks.ts'
 import type { Arg, RedisClient } from './redis/clients.ts'
 import { type Ask, type Driver, driverOf } from './redis/drivers.ts'
 import { faultOf } from './redis/faults.ts'
@@ -97,8 +97,7 @@ class RedisStore implements Store {
   async claim(request: ClaimRequest): Promise<Claim> {
     const { id, leaseMs, unknownTtlMs, takeover } = request
     this.#assertOpen()
-    assertLease(leaseMs)
-    assertDuration('unknownTtlMs', unknownTtlMs)
+    assertClaimTimes(request)
     const reply = await this.#turns.submit({
       script: scripts.CLAIM,
       key: this.#keyOf(id),
@@ -113,8 +112,7 @@ class RedisStore implements Store {
   async settle(id: string, token: string, settlement: Settlement): Promise<boolean> {
     this.#assertOpen()
     const { ttlMs, expiredTtlMs } = settlement
-    assertDuration('ttlMs', ttlMs)
-    assertDuration('expiredTtlMs', expiredTtlMs)
+    assertSettlementTimes(settlement)
     const [own, body] = settleOwn(token, settlement)
     const shared = [whole(ttlMs), whole(expiredTtlMs), this.#channel] as const
     const reply = await this.#turns.submit({ script: scripts.SETTLE, key: this.#keyOf(id), shared, own, body })

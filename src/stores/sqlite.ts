@@ -14,7 +14,7 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
-import { assertDuration, assertLease } from '../store-checks.ts'
+import { assertClaimTimes, assertDuration, assertSettlementTimes } from '../store-checks.ts'
 import { Channel } from './sqlite/channel.ts'
 import { fromText, idOfKey } from './sqlite/encoding.ts'
 import { MIGRATIONS } from './sqlite/schema.ts'
@@ -203,15 +203,14 @@ class SqliteStore implements TransactionalStore<DatabaseSync> {
 
 function claimFields(request: ClaimRequest): ClaimFields {
   const { token, fingerprint, leaseMs, unknownTtlMs, takeover, labels } = request
-  assertLease(leaseMs)
-  assertDuration('unknownTtlMs', unknownTtlMs)
+  assertClaimTimes(request)
   const labelsText = labels === undefined || isEmpty(labels) ? null : JSON.stringify(labels)
   return [token, fingerprint, whole(leaseMs), whole(unknownTtlMs), takeover, labelsText]
 }
 
-function settleFields({ outcome, answer, ttlMs, expiredTtlMs }: Settlement): SettleFields {
-  assertDuration('ttlMs', ttlMs)
-  assertDuration('expiredTtlMs', expiredTtlMs)
+function settleFields(settlement: Settlement): SettleFields {
+  assertSettlementTimes(settlement)
+  const { outcome, answer, ttlMs, expiredTtlMs } = settlement
   const { status, headers, body } = answer
   const bodyLength = body === null ? -1 : body.length
   return [outcome, whole(ttlMs), whole(expiredTtlMs), status, JSON.stringify(headers), bodyLength]

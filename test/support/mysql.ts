@@ -1,10 +1,10 @@
 import { randomBytes } from 'node:crypto'
 import { createPool, type Pool, type PoolConnection, type PoolOptions } from 'mysql2/promise'
 import { onTestFinished } from 'vitest'
-import type { ClaimRequest, Settlement, TransactionalStore } from '../../src/store.ts'
+import type { TransactionalStore } from '../../src/store.ts'
 import { type MysqlStoreOptions, mysqlStore } from '../../src/stores/mysql.ts'
 
-export const HOUR_MS = 3_600_000
+export { answered, claimOf, HOUR_MS } from './requests.ts'
 
 /** A table name of its own for each test. */
 export function freshTable(): string {
@@ -30,25 +30,6 @@ export function open(pool: Pool, table: string, options: MysqlStoreOptions = {})
   const store = mysqlStore(pool, { table, sweepEveryMs: 0, ...options })
   onTestFinished(() => store.close())
   return store
-}
-
-export function claimOf(id: string, fields: Partial<ClaimRequest> = {}): ClaimRequest {
-  return {
-    id,
-    token: 'mine',
-    fingerprint: 'same',
-    leaseMs: HOUR_MS,
-    unknownTtlMs: HOUR_MS,
-    takeover: false,
-    ...fields,
-  }
-}
-
-export const answered: Settlement = {
-  outcome: 'committed',
-  answer: { status: 201, headers: [['content-type', 'text/plain']], body: Buffer.from('done') },
-  ttlMs: HOUR_MS,
-  expiredTtlMs: 0,
 }
 
 /** A pool that writes down every statement that is sent through it, whoever sends it. */

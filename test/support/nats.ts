@@ -3,11 +3,11 @@ import { join } from 'node:path'
 import { jetstream } from '@nats-io/jetstream'
 import { Kvm, type KvOptions } from '@nats-io/kv'
 import { connect, type NatsConnection } from '@nats-io/transport-node'
-import type { ClaimRequest, Settlement, Store } from '../../src/store.ts'
+import type { Store } from '../../src/store.ts'
 import { type NatsStoreOptions, natsStore } from '../../src/stores/nats.ts'
 import { launch, nats, type Server, Unavailable } from '../services/index.ts'
 
-export const HOUR_MS = 3_600_000
+export { HOUR_MS, ownersClaimOf as claimOf, settlementOf } from './requests.ts'
 
 /** A server with these lines in its configuration, or the reason why there is none. */
 export async function findNats(config = ''): Promise<Server | string> {
@@ -55,26 +55,4 @@ const CLUSTER_READY_MS_MAX = 30_000
 
 export function open(nc: NatsConnection, options: NatsStoreOptions): Store {
   return natsStore(jetstream(nc), options)
-}
-
-export function claimOf(id: string, over: Partial<ClaimRequest> = {}): ClaimRequest {
-  return {
-    id,
-    token: 'owner',
-    fingerprint: 'print',
-    leaseMs: HOUR_MS,
-    unknownTtlMs: HOUR_MS,
-    takeover: false,
-    ...over,
-  }
-}
-
-export function settlementOf(text = 'done', over: Partial<Settlement> = {}): Settlement {
-  return {
-    outcome: 'committed',
-    answer: { status: 201, headers: [['content-type', 'text/plain']], body: new TextEncoder().encode(text) },
-    ttlMs: HOUR_MS,
-    expiredTtlMs: 0,
-    ...over,
-  }
 }

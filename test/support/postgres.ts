@@ -3,11 +3,11 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Pool, type PoolClient, type PoolConfig } from 'pg'
 import { onTestFinished } from 'vitest'
-import type { ClaimRequest, Settlement, TransactionalStore } from '../../src/store.ts'
+import type { TransactionalStore } from '../../src/store.ts'
 import { type PostgresStoreOptions, postgresStore } from '../../src/stores/postgres.ts'
 import type { Server } from '../services/index.ts'
 
-export const HOUR_MS = 3_600_000
+export { answered, claimOf } from './requests.ts'
 
 /** A table name of its own for each test. */
 export function freshTable(): string {
@@ -35,25 +35,6 @@ export function open(pool: Pool, table: string, options: PostgresStoreOptions = 
   const store = postgresStore(pool, { table, sweepEveryMs: 0, ...options })
   onTestFinished(() => store.close())
   return store
-}
-
-export function claimOf(id: string, fields: Partial<ClaimRequest> = {}): ClaimRequest {
-  return {
-    id,
-    token: 'mine',
-    fingerprint: 'same',
-    leaseMs: HOUR_MS,
-    unknownTtlMs: HOUR_MS,
-    takeover: false,
-    ...fields,
-  }
-}
-
-export const answered: Settlement = {
-  outcome: 'committed',
-  answer: { status: 201, headers: [['content-type', 'text/plain']], body: Buffer.from('done') },
-  ttlMs: HOUR_MS,
-  expiredTtlMs: 0,
 }
 
 /** A pool that writes down every statement that is sent through it. */

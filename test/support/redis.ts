@@ -1,12 +1,12 @@
 import { Redis, type RedisOptions } from 'ioredis'
 import { createClient } from 'redis'
 import { onTestFinished } from 'vitest'
-import type { ClaimRequest, Settlement, Store } from '../../src/store.ts'
+import type { Store } from '../../src/store.ts'
 import type { RedisClient, RedisStoreOptions } from '../../src/stores/redis.ts'
 import { redisStore } from '../../src/stores/redis.ts'
 import { Unavailable } from '../services/index.ts'
 
-export const HOUR_MS = 3_600_000
+export { answered, claimOf } from './requests.ts'
 
 /** A client of `redis`, gone when the test is over. */
 export async function nodeRedis(url: string, options: object = {}): Promise<ReturnType<typeof createClient>> {
@@ -39,25 +39,6 @@ export function open(client: RedisClient, options: RedisStoreOptions = {}): Stor
   const store = redisStore(client, options)
   onTestFinished(() => store.close())
   return store
-}
-
-export function claimOf(id: string, fields: Partial<ClaimRequest> = {}): ClaimRequest {
-  return {
-    id,
-    token: 'mine',
-    fingerprint: 'same',
-    leaseMs: HOUR_MS,
-    unknownTtlMs: HOUR_MS,
-    takeover: false,
-    ...fields,
-  }
-}
-
-export const answered: Settlement = {
-  outcome: 'committed',
-  answer: { status: 201, headers: [['content-type', 'text/plain']], body: Buffer.from('done') },
-  ttlMs: HOUR_MS,
-  expiredTtlMs: 0,
 }
 
 /** Why there is no such server on this machine, in words; empty when there is. */

@@ -3,11 +3,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { onTestFinished } from 'vitest'
-import type { ClaimRequest, Settlement, Store } from '../../src/store.ts'
+import type { Store } from '../../src/store.ts'
 import type { SqliteStoreOptions } from '../../src/stores/sqlite.ts'
 import { sqliteStore } from '../../src/stores/sqlite.ts'
 
-export const HOUR_MS = 3_600_000
+export { answered, claimOf, HOUR_MS } from './requests.ts'
 
 /** A database file in a directory of its own; both go when the test is over. */
 export function tempFile(): string {
@@ -28,25 +28,6 @@ export function connect(path: string): DatabaseSync {
   const db = new DatabaseSync(path)
   onTestFinished(() => db.close())
   return db
-}
-
-export function claimOf(id: string, fields: Partial<ClaimRequest> = {}): ClaimRequest {
-  return {
-    id,
-    token: 'mine',
-    fingerprint: 'same',
-    leaseMs: HOUR_MS,
-    unknownTtlMs: HOUR_MS,
-    takeover: false,
-    ...fields,
-  }
-}
-
-export const answered: Settlement = {
-  outcome: 'committed',
-  answer: { status: 201, headers: [['content-type', 'text/plain']], body: Buffer.from('done') },
-  ttlMs: HOUR_MS,
-  expiredTtlMs: 0,
 }
 
 const LOG_HEADER_BYTES = 32

@@ -1,6 +1,6 @@
 import { OncekeyError } from '../../error.ts'
 import type { ClaimRequest, Settlement } from '../../store.ts'
-import { assertDuration, assertLease } from '../../store-checks.ts'
+import { assertClaimTimes, assertSettlementTimes } from '../../store-checks.ts'
 import { bytesOf } from './encoding.ts'
 
 /** What the columns hold. A server that is not in strict mode would cut longer values off, and mix two records up. */
@@ -11,18 +11,17 @@ const LABELS_BYTES_MAX = 64 * 1_024
 const BODY_BYTES_MAX = 128 * 1_024 * 1_024
 
 export function assertClaim(request: ClaimRequest): void {
-  const { id, token, fingerprint, leaseMs, unknownTtlMs, labels } = request
-  assertLease(leaseMs)
-  assertDuration('unknownTtlMs', unknownTtlMs)
+  const { id, token, fingerprint, labels } = request
+  assertClaimTimes(request)
   assertBytes('id', bytesOf(id), TEXT_BYTES_MAX)
   assertBytes('token', bytesOf(token), TEXT_BYTES_MAX)
   assertBytes('fingerprint', bytesOf(fingerprint), TEXT_BYTES_MAX)
   if (labels !== undefined) assertBytes('labels', Buffer.byteLength(JSON.stringify(labels)), LABELS_BYTES_MAX)
 }
 
-export function assertSettlement({ ttlMs, expiredTtlMs, answer }: Settlement): void {
-  assertDuration('ttlMs', ttlMs)
-  assertDuration('expiredTtlMs', expiredTtlMs)
+export function assertSettlement(settlement: Settlement): void {
+  assertSettlementTimes(settlement)
+  const { answer } = settlement
   if (!Number.isSafeInteger(answer.status) || Math.abs(answer.status) > STATUS_MAX) {
     throw new OncekeyError('config-invalid', `status is ${answer.status}; it must be a whole number, as of HTTP.`)
   }

@@ -1,13 +1,13 @@
 import { OncekeyError } from '../../error.ts'
 import type { Settlement } from '../../store.ts'
-import { assertDuration } from '../../store-checks.ts'
+import { assertSettlementTimes } from '../../store-checks.ts'
 
 /** Text of twice this size is what PostgreSQL and JavaScript can still carry in one value. */
 const BODY_BYTES_MAX = 128 * 1024 * 1024
 
-export function assertSettlement({ ttlMs, expiredTtlMs, answer }: Settlement): void {
-  assertDuration('ttlMs', ttlMs)
-  assertDuration('expiredTtlMs', expiredTtlMs)
+export function assertSettlement(settlement: Settlement): void {
+  assertSettlementTimes(settlement)
+  const { answer } = settlement
   const bytes = answer.body?.length ?? 0
   if (bytes <= BODY_BYTES_MAX) return
   throw new OncekeyError(
