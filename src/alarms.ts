@@ -1,4 +1,5 @@
 import type { Clock } from './clock.ts'
+import { type Linked, LinkedList } from './linked-list.ts'
 
 /**
  * Many alarms with one and the same delay, on one timer. They ring in the order they were set, so that setting and
@@ -7,7 +8,7 @@ import type { Clock } from './clock.ts'
 export class Alarms {
   readonly #clock: Clock
   readonly #delayMs: number
-  readonly #queue = new Set<Alarm>()
+  readonly #queue = new LinkedList<Alarm>()
   #timed = false
 
   constructor(clock: Clock, delayMs: number) {
@@ -16,14 +17,18 @@ export class Alarms {
   }
 
   set(ring: () => void): Alarm {
-    const alarm: Alarm = { dueAt: this.#clock.now() + this.#delayMs, ring }
+    const dueAt = this.#clock.now() + this.#delayMs
+    const alarm: Alarm = { dueAt, ring, isListed: false, before: undefined, after: undefined }
     this.#queue.add(alarm)
     if (!this.#timed) this.#arm(this.#delayMs)
     return alarm
   }
 
+  /** Does nothing to one that has rung. */
   cancel(alarm: Alarm): void {
     this.#queue.delete(alarm)
+    // Whoever keeps the alarm does not keep the request behind it.
+    alarm.ring = undefined
   }
 
   #arm(delayMs: number): void {
@@ -33,18 +38,19 @@ export class Alarms {
 
   #ringDue(): void {
     const now = this.#clock.now()
-    for (const alarm of this.#queue) {
+    for (let alarm = this.#queue.first; alarm !== undefined; alarm = this.#queue.first) {
       const leftMs = alarm.dueAt - now
       // More than a whole delay left: the clock was set back, and waiting for it to catch up could take for ever.
       if (leftMs > 0 && leftMs <= this.#delayMs) return this.#arm(leftMs)
-      this.#queue.delete(alarm)
-      alarm.ring()
+      const { ring } = alarm
+      this.cancel(alarm)
+      ring?.()
     }
     this.#timed = false
   }
 }
 
-export interface Alarm {
+export interface Alarm extends Linked<Alarm> {
   readonly dueAt: number
-  readonly ring: () => void
+  ring: (() => void) | undefined
 }

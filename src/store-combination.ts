@@ -2,6 +2,7 @@ import type { Clock } from './clock.ts'
 import { OncekeyError } from './error.ts'
 import type { Answer, Awaitable, RecordState, Store } from './store.ts'
 import { isPromise } from './store-access.ts'
+import { UnderWay } from './under-way.ts'
 
 /** What the stores that are made of stores have in common. */
 
@@ -9,7 +10,7 @@ import { isPromise } from './store-access.ts'
 export class Calls {
   readonly #name: string
   readonly #clock: Clock
-  readonly #underWay = new Set<Promise<unknown>>()
+  readonly #underWay = new UnderWay()
   #closing: Promise<void> | undefined
 
   constructor(name: string, clock: Clock) {
@@ -39,14 +40,7 @@ export class Calls {
 
   /** Work behind an answer that was given: close waits for it, and nobody else does. */
   alsoAwait<T>(work: Promise<T>): Promise<T> {
-    const quiet: Promise<unknown> = work
-      .then(
-        () => {},
-        () => {},
-      )
-      .then(() => this.#underWay.delete(quiet))
-    this.#underWay.add(quiet)
-    return work
+    return this.#underWay.during(work)
   }
 
   /** The stores were handed over, so they are closed, too; a store never closes its own caller's connection. */
@@ -56,7 +50,7 @@ export class Calls {
       const enough = Promise.withResolvers<void>()
       const cancel = this.#clock.schedule(CLOSE_MS_MAX, enough.resolve)
       const finish = async () => {
-        while (this.#underWay.size > 0) await Promise.all(this.#underWay)
+        await this.#underWay.idle()
         await last()
       }
       await Promise.race([finish(), enough.promise])

@@ -1,11 +1,15 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Linked } from '../linked-list.ts'
 import type { Budget } from './shedding.ts'
 
 /**
  * One request inside the gate, from its admission until its answer has left and its upstream is done. It holds a place
  * in the budget, and the bytes that are kept for it.
  */
-export class Exchange {
+export class Exchange implements Linked<Exchange> {
+  isListed = false
+  before: Exchange | undefined
+  after: Exchange | undefined
   readonly incoming: IncomingMessage
   readonly response: ServerResponse
   readonly startedMs: number = performance.now()

@@ -6,6 +6,7 @@ import { OncekeyError } from '../error.ts'
 import { currentRun, headerValues, protectNode } from '../http/node.ts'
 import { isRefusal, Protection, type RequestFacts } from '../http/protection.ts'
 import { renderRefusal } from '../http/refusals.ts'
+import { LinkedList } from '../linked-list.ts'
 import { type Refusal, refusal } from '../refusal.ts'
 import type { Store } from '../store.ts'
 import { readBody } from './body.ts'
@@ -50,7 +51,7 @@ interface Place {
 
 /** Decides about each request: refuse it, shed it, stream it through, or run it as a protected operation. */
 export class GateProxy {
-  readonly exchanges: Set<Exchange> = new Set<Exchange>()
+  readonly exchanges: LinkedList<Exchange> = new LinkedList<Exchange>()
   /** From now on every request is refused, and every connection ends with its answer. */
   isStopping = false
   /** Called whenever an exchange has ended. */

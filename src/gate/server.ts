@@ -167,7 +167,7 @@ async function drain(server: Server, proxy: GateProxy, sockets: Iterable<Socket>
     proxy.onEnd = look
     look()
   })
-  if ((await within(done, msMax)) === 'late') for (const exchange of proxy.exchanges) exchange.cut?.()
+  if ((await within(done, msMax)) === 'late') for (const exchange of proxy.exchanges.members()) exchange.cut?.()
   // An answer that was just given may still be on its way; a client that never reads it is not waited for. Neither is a
   // changed protocol: only its two ends know when it is over.
   const grace = setTimeout(() => {

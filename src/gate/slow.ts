@@ -1,4 +1,5 @@
 import type { Socket } from 'node:net'
+import type { LinkedList } from '../linked-list.ts'
 import { publishGate } from './events.ts'
 import type { Exchange } from './exchange.ts'
 import type { GateLimits } from './limits.ts'
@@ -7,10 +8,10 @@ import { BODY_TIMEOUT, sendProblem } from './problems.ts'
 /** Looks, once in a while, for clients that send or read too slowly to be waited for. One timer for all of them. */
 export class SlowClients {
   readonly #limits: GateLimits
-  readonly #exchanges: ReadonlySet<Exchange>
+  readonly #exchanges: LinkedList<Exchange>
   readonly #timer: NodeJS.Timeout
 
-  constructor(limits: GateLimits, exchanges: ReadonlySet<Exchange>) {
+  constructor(limits: GateLimits, exchanges: LinkedList<Exchange>) {
     this.#limits = limits
     this.#exchanges = exchanges
     const everyMs = Math.min(LOOK_MS_MAX, Math.ceil(Math.min(limits.slowMsMax, limits.bodyMsMax) / 4))
@@ -22,7 +23,7 @@ export class SlowClients {
   }
 
   look(nowMs: number): void {
-    for (const exchange of this.#exchanges) {
+    for (const exchange of this.#exchanges.members()) {
       const { receivingSinceMs, incoming, response } = exchange
       if (receivingSinceMs !== undefined) {
         if (nowMs - receivingSinceMs >= this.#limits.bodyMsMax) {

@@ -1,5 +1,6 @@
 import type { IncomingMessage, OutgoingHttpHeader, ServerResponse } from 'node:http'
 import type { Done } from '../execution.ts'
+import { type Linked, LinkedList } from '../linked-list.ts'
 import type { Answer } from '../store.ts'
 import { hasNoBody } from './bytes.ts'
 import type { CaptureLimits } from './capture-limits.ts'
@@ -12,7 +13,10 @@ import { checkChunk, checkHeader, checkStatus, flatHeaders, type Headers } from 
  * An answer that is made by one `end()` is held back until `send()`: the client learns nothing that is not recorded.
  * One that is streamed goes out as it is written, and only its end is held back. To the handler both look sent.
  */
-export class NodeCapture {
+export class NodeCapture implements Linked<NodeCapture> {
+  isListed = false
+  before: NodeCapture | undefined
+  after: NodeCapture | undefined
   /** Resolves when the handler has ended its answer, or the answer can no longer be ended. */
   readonly done: Promise<Done>
   readonly #incoming: IncomingMessage
@@ -292,10 +296,11 @@ function captureFlushHeaders(this: ServerResponse): void {
  */
 function onClosed(incoming: IncomingMessage, entering: NodeCapture): void {
   const socket = incoming.socket as WatchedSocket
-  const open = socket[OPEN]
-  if (open) return void open.add(entering)
-  socket[OPEN] = new Set([entering])
-  socket.on('close', socketClosed)
+  if (socket[OPEN] === undefined) {
+    socket[OPEN] = new LinkedList()
+    socket.on('close', socketClosed)
+  }
+  socket[OPEN].add(entering)
 }
 
 function closed({ socket }: IncomingMessage, leaving: NodeCapture): void {
@@ -303,11 +308,11 @@ function closed({ socket }: IncomingMessage, leaving: NodeCapture): void {
 }
 
 function socketClosed(this: WatchedSocket): void {
-  for (const open of this[OPEN] ?? []) open.close()
+  for (const open of this[OPEN]?.members() ?? []) open.close()
 }
 
 const OPEN: unique symbol = Symbol('oncekey.open')
-type WatchedSocket = IncomingMessage['socket'] & { [OPEN]?: Set<NodeCapture> }
+type WatchedSocket = IncomingMessage['socket'] & { [OPEN]?: LinkedList<NodeCapture> }
 
 const HELD = 'held'
 const ENDED: PropertyDescriptor = { configurable: true, value: true }

@@ -10,6 +10,7 @@ import type {
   TransactionEnd,
 } from '../store.ts'
 import { assertClaimTimes, assertClient, assertDuration, assertSettlementTimes } from '../store-checks.ts'
+import { UnderWay } from '../under-way.ts'
 import type { MongodbClient, MongodbCollection, MongodbSession, MongodbWriteConcern } from './mongodb/client.ts'
 import { assertFits, checkFields, type RecordFields } from './mongodb/document.ts'
 import { isClientClosed, noReply, toOncekeyError } from './mongodb/faults.ts'
@@ -102,7 +103,7 @@ class MongodbStore<Session extends MongodbSession> implements TransactionalStore
   readonly #settings: Settings<Session>
   readonly #records: Records
   readonly #waiters: Waiters
-  readonly #accepted = new Set<Promise<unknown>>()
+  readonly #accepted = new UnderWay()
   #prepared: Promise<void> | undefined
   #mustConnect = false
   #closing: Promise<void> | undefined
@@ -202,7 +203,7 @@ class MongodbStore<Session extends MongodbSession> implements TransactionalStore
   }
 
   async #finish(): Promise<void> {
-    await Promise.allSettled([...this.#accepted])
+    await this.#accepted.idle()
     // A server that cannot be told that its stream is closed finds out by itself.
     await this.#bounded(() => this.#waiters.close()).catch(() => {})
   }
@@ -252,13 +253,7 @@ class MongodbStore<Session extends MongodbSession> implements TransactionalStore
 
   async #accept<T>(verb: () => Promise<T>): Promise<T> {
     this.#assertOpen()
-    const accepted = verb()
-    this.#accepted.add(accepted)
-    try {
-      return await accepted
-    } finally {
-      this.#accepted.delete(accepted)
-    }
+    return this.#accepted.during(verb())
   }
 
   #assertOpen(): void {

@@ -11,6 +11,7 @@ import type {
   TransactionEnd,
 } from '../store.ts'
 import { assertClient, assertDuration } from '../store-checks.ts'
+import { UnderWay } from '../under-way.ts'
 import { assertClaim, assertSettlement } from './mysql/checks.ts'
 import { errorNumber, NO_SUCH_TABLE, toOncekeyError } from './mysql/faults.ts'
 import { Operators } from './mysql/operators.ts'
@@ -126,7 +127,7 @@ class MysqlStore<Connection extends MysqlConnection> implements TransactionalSto
   readonly #waiters: Waiters
   /** The transactions of this process by id: their duplicates wait here, and hold no connection. */
   readonly #transactions = new Map<string, Promise<unknown>>()
-  readonly #underWay = new Set<Promise<unknown>>()
+  readonly #underWay = new UnderWay()
   #prepared: Promise<void> | undefined
   #cancelSweep: (() => void) | undefined
   #isClosed = false
@@ -217,11 +218,9 @@ class MysqlStore<Connection extends MysqlConnection> implements TransactionalSto
     const end = this.#inTurn(request, waitMsMax, () =>
       this.#withUnchanged((session) => transact(session, this.#records, request, { isolation, waitMsMax }, checked)),
     )
-    this.#underWay.add(end)
     try {
-      return await end
+      return await this.#underWay.during(end)
     } finally {
-      this.#underWay.delete(end)
       this.#waiters.wake(request.id)
     }
   }
@@ -235,7 +234,7 @@ class MysqlStore<Connection extends MysqlConnection> implements TransactionalSto
   async #close(): Promise<void> {
     this.#cancelSweep?.()
     this.#waiters.close()
-    await Promise.allSettled(this.#underWay)
+    await this.#underWay.idle()
     await Promise.all([this.#claims.drain(), this.#writes.drain(), this.#operators.drain()])
   }
 

@@ -1,6 +1,7 @@
 import { OncekeyError } from '../error.ts'
 import type { Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
 import { assertClaimTimes, assertClient, assertDuration, assertSettlementTimes } from '../store-checks.ts'
+import { UnderWay } from '../under-way.ts'
 import { Bucket } from './nats/bucket.ts'
 import { pauseAfter, TRIES_MAX, tooContended } from './nats/checks.ts'
 import type { NatsJetStream } from './nats/client.ts'
@@ -79,7 +80,7 @@ class NatsStore implements Store {
   readonly #holds = new Holds()
   readonly #waiters: Waiters
   readonly #sweeper: Sweeper
-  readonly #accepted = new Set<Promise<unknown>>()
+  readonly #accepted = new UnderWay()
   #closing: Promise<void> | undefined
 
   constructor(bucket: Bucket, skewMsMax: number | undefined) {
@@ -190,7 +191,7 @@ class NatsStore implements Store {
   }
 
   close(): Promise<void> {
-    this.#closing ??= Promise.allSettled([...this.#accepted]).then(() => this.#waiters.close())
+    this.#closing ??= this.#accepted.idle().then(() => this.#waiters.close())
     this.#waiters.wakeAll()
     return this.#closing
   }
@@ -316,13 +317,7 @@ class NatsStore implements Store {
   /** `close` waits for what was accepted before it. */
   async #accept<T>(verb: () => Promise<T>): Promise<T> {
     this.#assertOpen()
-    const work = verb()
-    this.#accepted.add(work)
-    try {
-      return await work
-    } finally {
-      this.#accepted.delete(work)
-    }
+    return this.#accepted.during(verb())
   }
 
   #assertOpen(): void {

@@ -11,6 +11,7 @@ import type {
   TransactionEnd,
 } from '../store.ts'
 import { assertClaimTimes, assertClient, assertDuration } from '../store-checks.ts'
+import { UnderWay } from '../under-way.ts'
 import { assertSettlement } from './postgres/checks.ts'
 import { sqlState, toOncekeyError, UNDEFINED_TABLE } from './postgres/faults.ts'
 import type { ListenConnection } from './postgres/listener.ts'
@@ -85,7 +86,7 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
   readonly #waiters: Waiters
   /** The transactions of this process by id: their duplicates wait here, and hold no connection. */
   readonly #transactions = new Map<string, Promise<unknown>>()
-  readonly #underWay = new Set<Promise<unknown>>()
+  readonly #underWay = new UnderWay()
   #prepared: Promise<void> | undefined
   #cancelSweep: (() => void) | undefined
   #isClosed = false
@@ -183,11 +184,9 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
     const end = this.#inTurn(request, waitMsMax, () =>
       this.#withUnchanged((session) => transact(session, this.#records, request, { isolation, waitMsMax }, checked)),
     )
-    this.#underWay.add(end)
     try {
-      return await end
+      return await this.#underWay.during(end)
     } finally {
-      this.#underWay.delete(end)
       this.#waiters.wake(request.id)
     }
   }
@@ -201,7 +200,7 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
   async #close(): Promise<void> {
     this.#cancelSweep?.()
     await this.#waiters.close()
-    await Promise.allSettled(this.#underWay)
+    await this.#underWay.idle()
     await Promise.all([this.#claims.drain(), this.#writes.drain(), this.#operators.drain()])
     await this.#sessions.idle()
     this.#pool.removeListener('error', ignore)

@@ -22,19 +22,23 @@ const redactSql = (table: string): string => `
   WHERE t.id = $1::text AND t.outcome IS NOT NULL AND t.gone_at > ${NOW} RETURNING 1`
 
 /** Rows that somebody holds are left for the next time: a sweep waits for nobody, and holds few rows for a moment. */
+const dueSql = (table: string, which: string): string => `ARRAY(
+    SELECT t.id FROM ${table} AS t WHERE t.sweep_at <= ${NOW} AND ${which}
+    ORDER BY t.sweep_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED)`
+
+const IS_GONE = `t.gone_at <= ${NOW}`
+
 const sweepGoneSql = (table: string): string => `
   WITH gone AS (
-    DELETE FROM ${table} AS t WHERE t.id = ANY (ARRAY(
-      SELECT g.id FROM ${table} AS g WHERE g.gone_at <= ${NOW} ORDER BY g.gone_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED
-    )) AND t.gone_at <= ${NOW} RETURNING 1
+    DELETE FROM ${table} AS t WHERE t.id = ANY (${dueSql(table, IS_GONE)}) AND ${IS_GONE} RETURNING 1
   )
   SELECT count(*) FROM gone`
 
+/** What is due and not gone has an answer that expired, or a lease that was renewed. Either is looked at again later. */
 const sweepAnswersSql = (table: string): string => `
-  UPDATE ${table} AS t SET headers = NULL, body = NULL WHERE t.id = ANY (ARRAY(
-    SELECT e.id FROM ${table} AS e WHERE e.headers IS NOT NULL AND e.expires_at < e.gone_at AND e.expires_at <= ${NOW}
-    ORDER BY e.expires_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED
-  )) AND t.expires_at <= ${NOW}`
+  UPDATE ${table} AS t SET sweep_at = CASE WHEN t.expires_at > ${NOW} THEN t.expires_at ELSE t.gone_at END,
+    headers = CASE WHEN t.expires_at > ${NOW} THEN t.headers END, body = CASE WHEN t.expires_at > ${NOW} THEN t.body END
+  WHERE t.id = ANY (${dueSql(table, `NOT (${IS_GONE})`)}) AND NOT (${IS_GONE})`
 
 const isRunning = `t.outcome IS NULL AND t.lease_until > ${NOW} AND t.gone_at > ${NOW}`
 const leaseLeftMs = `(extract(epoch FROM t.lease_until - ${NOW}) * 1000)::bigint`

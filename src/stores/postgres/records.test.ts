@@ -27,7 +27,25 @@ describe.skipIf(url === '')(`group commit${missing}`, () => {
     expect(claims.filter(({ state }) => state === 'acquired')).toHaveLength(100)
     await Promise.all(ids(100).map((id) => store.settle(id, 'mine', answered)))
     expect(statements.filter(({ text }) => text.includes('INSERT INTO'))).toHaveLength(1)
-    expect(statements.filter(({ text }) => text.includes('UPDATE'))).toHaveLength(2)
+    expect(statements.filter(({ text }) => text.includes('UPDATE'))).toHaveLength(1)
+  })
+
+  it('claims are tried as new ones first, while they mostly are', async () => {
+    const { pool, statements } = watched(url)
+    const store = open(pool, freshTable())
+    const asked = async (wanted: readonly string[], owner: string): Promise<readonly [number, readonly string[]]> => {
+      statements.length = 0
+      const claims = await Promise.all(wanted.map((id) => store.claim(claimOf(id, { token: `${owner} of ${id}` }))))
+      const states = new Set(claims.map(({ state }) => state))
+      return [statements.filter(({ text }) => text.includes('INSERT INTO')).length, [...states]]
+    }
+    await store.claim(claimOf('first'))
+    expect(await asked(ids(10), 'first owner')).toEqual([1, ['acquired']])
+    // Two are asked again with the same tokens, as after a lost reply: they are known, and their own.
+    expect(await asked(ids(20).slice(8), 'first owner')).toEqual([2, ['acquired']])
+    expect(await asked(ids(20), 'another')).toEqual([2, ['running']])
+    expect(await asked(ids(20), 'another')).toEqual([1, ['running']])
+    expect(await asked(ids(40).slice(20), 'another')).toEqual([1, ['acquired']])
   })
 
   it('an operation that comes alone is one statement at once, and one round trip', async () => {
@@ -211,7 +229,7 @@ describe.skipIf(url === '')(`the caller's pool${missing}`, () => {
     const onlooker = poolOf(url)
     const outside = await lent(onlooker)
     await outside.query('BEGIN')
-    await outside.query(`INSERT INTO ${table} SELECT 'held', token, fingerprint, attempt, created_at, lease_until, gone_at
+    await outside.query(`INSERT INTO ${table} SELECT 'held', token, fingerprint, attempt, created_at, lease_until, gone_at, sweep_at
       FROM ${table} WHERE id = 'other'`)
     const order: string[] = []
     const claim = async () => order.push((await store.claim(claimOf('held'))).state)
@@ -231,7 +249,7 @@ describe.skipIf(url === '')(`the caller's pool${missing}`, () => {
     await store.claim(claimOf('first'))
     const outside = await lent(poolOf(url))
     await outside.query('BEGIN')
-    await outside.query(`INSERT INTO ${table} SELECT 'id-37', token, fingerprint, attempt, created_at, lease_until, gone_at
+    await outside.query(`INSERT INTO ${table} SELECT 'id-37', token, fingerprint, attempt, created_at, lease_until, gone_at, sweep_at
       FROM ${table} WHERE id = 'first'`)
     const claims = await Promise.all(ids(100).map((id) => store.claim(claimOf(id))))
     expect(claims.filter(({ state }) => state === 'acquired')).toHaveLength(99)
@@ -296,6 +314,39 @@ describe.skipIf(url === '')(`sweep${missing}`, () => {
     const store = open(pool, table, { sweepEveryMs: 20 })
     await Promise.all(ids(500).map((id) => store.claim(claimOf(id, brief))))
     await expect.poll(() => sizeOf(pool, table)).toBe(0)
+  })
+
+  it('comes again to a record whose lease was renewed, and to one that was settled for longer', async () => {
+    const pool = poolOf(url)
+    const table = freshTable()
+    const store = open(pool, table)
+    await Promise.all(ids(2).map((id) => store.claim(claimOf(id))))
+    await store.renew('id-0', 'mine', 3_600_000)
+    await store.settle('id-1', 'mine', { ...answered, ttlMs: 3_600_000, expiredTtlMs: 0 })
+    await pool.query(`UPDATE ${table} SET sweep_at = now() - interval '1 s'`)
+    expect(await store.sweep()).toBe(0)
+    expect((await store.list()).map(({ state }) => state)).toEqual(['running', 'settled'])
+    const { rows } = await pool.query(`SELECT bool_and(sweep_at = gone_at) AS is_later FROM ${table}`)
+    expect(rows).toEqual([{ is_later: true }])
+  })
+
+  it('its time is left alone by a settle when it is soon enough, so that no index has to be written', async () => {
+    const pool = poolOf(url)
+    const table = freshTable()
+    const store = open(pool, table)
+    await Promise.all(ids(3).map((id) => store.claim(claimOf(id, { leaseMs: 30_000, unknownTtlMs: 86_400_000 }))))
+    const { rows: before } = await pool.query(`SELECT sweep_at FROM ${table} ORDER BY id`)
+    await store.settle('id-0', 'mine', { ...answered, ttlMs: 86_400_000, expiredTtlMs: 0 })
+    await store.settle('id-1', 'mine', { ...answered, ttlMs: 60_000, expiredTtlMs: 0 })
+    await store.settle('id-2', 'mine', { ...answered, ttlMs: 172_800_000, expiredTtlMs: 86_400_000 })
+    const { rows: after } = await pool.query(`SELECT sweep_at, expires_at FROM ${table} ORDER BY id`)
+    expect(after.map(({ sweep_at }, at) => sweep_at.getTime() === before[at].sweep_at.getTime())).toEqual([
+      true,
+      false,
+      false,
+    ])
+    expect(after[1].sweep_at).toEqual(after[1].expires_at)
+    expect(after[2].sweep_at).toEqual(after[2].expires_at)
   })
 
   it('frees the body of an answer that has expired, and keeps the rest', async () => {

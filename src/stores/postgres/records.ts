@@ -3,7 +3,7 @@ import type { Claim, ClaimRequest, Labels, Outcome, RecordState, Settlement, Sto
 import { arrayOf, fromText, toText, whole } from './encoding.ts'
 import { isOfOneOperation, isRecoverable, LOCK_TIMEOUT, sqlState, toOncekeyError } from './faults.ts'
 import type { Row, Session } from './sessions.ts'
-import { claimSql, NOW, releaseSql, renewSql, settleSql } from './statements.ts'
+import { claimNewSql, claimSql, NOW, releaseSql, renewSql, settleOwnedSql, settleSql } from './statements.ts'
 
 export interface SettleOp {
   readonly verb: 'settle'
@@ -33,14 +33,20 @@ const STATEMENT_BYTES_MAX = 8 * 1024 * 1024
 
 /** The verbs as statements. */
 export class Records {
+  readonly #claimNewSql: string
   readonly #claimSql: string
+  readonly #settleOwnedSql: string
   readonly #settleSql: string
   readonly #settleOwnSql: string
   readonly #releaseSql: string
   readonly #renewSql: string
+  /** Only a guess, for speed: whether the next claims are probably of new keys, or replays. */
+  #areMostlyNew = true
 
   constructor(table: string) {
+    this.#claimNewSql = claimNewSql(table)
     this.#claimSql = claimSql(table)
+    this.#settleOwnedSql = settleOwnedSql(table)
     this.#settleSql = settleSql(table, `t.gone_at > ${NOW}`)
     this.#settleOwnSql = settleSql(table, 't.xmin = pg_current_xact_id()::xid')
     this.#releaseSql = releaseSql(table)
@@ -72,7 +78,13 @@ export class Records {
   ): Promise<Array<Reply<Claim> | undefined>> {
     const requests = claims.map(({ request }) => request)
     try {
-      return await retried(() => this.claimOnce(session, requests, lockMsMax))
+      if (this.#areMostlyNew) {
+        const areAllNew = await retried(() => this.#claimNew(session, requests, lockMsMax))
+        if (areAllNew) return requests.map(() => FIRST_CLAIM)
+      }
+      const decided = await retried(() => this.claimOnce(session, requests, lockMsMax))
+      this.#areMostlyNew = 2 * decided.filter((claim) => claim?.state === 'acquired').length > decided.length
+      return decided
     } catch (error) {
       if (!isOfOneOperation(error) && sqlState(error) !== LOCK_TIMEOUT) throw error
       const [request] = requests
@@ -83,6 +95,20 @@ export class Records {
       }
       return [sqlState(error) === LOCK_TIMEOUT ? heldByTransaction(request) : toOncekeyError(error, true)]
     }
+  }
+
+  /** One statement. `false`: not all of them are new. Those that were have been claimed. */
+  async #claimNew(session: Session, requests: readonly ClaimRequest[], lockMsMax: number): Promise<boolean> {
+    const [[count] = []] = await session.run(this.#claimNewSql, [
+      arrayOf(requests.map(({ id }) => toText(id))),
+      arrayOf(requests.map(({ token }) => toText(token))),
+      arrayOf(requests.map(({ fingerprint }) => toText(fingerprint))),
+      arrayOf(requests.map(leaseMsOf)),
+      arrayOf(requests.map(goneMsOf)),
+      arrayOf(requests.map(labelsOf)),
+      String(lockMsMax),
+    ])
+    return Number(count) === requests.length
   }
 
   /** One statement. `undefined`: the claim has lost a race, and is to be asked again. */
@@ -97,10 +123,10 @@ export class Records {
       arrayOf(ids),
       arrayOf(requests.map(({ token }) => toText(token))),
       arrayOf(requests.map(({ fingerprint }) => toText(fingerprint))),
-      arrayOf(requests.map(({ leaseMs }) => whole(leaseMs))),
-      arrayOf(requests.map(({ unknownTtlMs }) => whole(unknownTtlMs))),
+      arrayOf(requests.map(leaseMsOf)),
+      arrayOf(requests.map(goneMsOf)),
       arrayOf(requests.map(({ takeover }) => takeover)),
-      arrayOf(requests.map(({ labels }) => (labels === undefined ? null : JSON.stringify(labels)))),
+      arrayOf(requests.map(labelsOf)),
       arrayOf(ids.map((id, index) => id !== ids[index - 1])),
       arrayOf(ids.filter((_, index) => requests[index]?.takeover)),
       String(lockMsMax),
@@ -178,13 +204,17 @@ export class Records {
     return ops.map((_, index) => done.has(index))
   }
 
-  /** One statement. `undefined`: the settle met another change of the same record, and is to be asked again. */
+  /** One statement for those that hold their records. `undefined`: the settle met another change of the same record, and is to be asked again. */
   async settleOnce(
     session: Session,
     ops: readonly SettleOp[],
     scope: 'any' | 'own-transaction' = 'any',
   ): Promise<Array<boolean | undefined>> {
     const values = settleValues(ops)
+    if (scope === 'any') {
+      const [[count] = []] = await session.run(this.#settleOwnedSql, values)
+      if (Number(count) === ops.length) return ops.map(() => true)
+    }
     const rows =
       scope === 'any' ? await session.run(this.#settleSql, values) : await session.send(this.#settleOwnSql, values)
     const settled = new Array<boolean | undefined>(ops.length).fill(false)
@@ -196,6 +226,20 @@ export class Records {
     }
     return settled
   }
+}
+
+const FIRST_CLAIM: Claim = { state: 'acquired', attempt: 1 }
+
+function leaseMsOf({ leaseMs }: ClaimRequest): number {
+  return whole(leaseMs)
+}
+
+function goneMsOf({ leaseMs, unknownTtlMs }: ClaimRequest): number {
+  return whole(leaseMs) + whole(unknownTtlMs)
+}
+
+function labelsOf({ labels }: ClaimRequest): string | null {
+  return labels === undefined ? null : JSON.stringify(labels)
 }
 
 function settleValues(ops: readonly SettleOp[]): unknown[] {

@@ -33,10 +33,12 @@ const quoted = (name: string): string => `"${name}"`
  * Step n takes the table from version n to n + 1, and says so in the table's comment. A step that was released is never
  * edited: tables out there have run it.
  *
- * A settle gives the row a new version; the room that fillfactor leaves lets it lie on the same page. The index over
- * `gone_at` lets the sweeper find what is gone without looking at the rest; the one over `expires_at` holds only records
- * that outlive their answer. Both together cost a tenth of a claim and settle. `awaited` says that somebody, somewhere,
- * waits for the end of this operation: only then is the end announced, for announcements make commits queue up.
+ * A settle gives the row a new version. It costs half as much when no index has to learn of that one: when it finds room
+ * on its page, which fillfactor leaves, and when it changes no column of an index. Hence `sweep_at`, the time when the
+ * sweeper looks at the record, and the only time with an index: a settle leaves it alone where it is good enough.
+ *
+ * `awaited` says that somebody, somewhere, waits for the end of this operation: only then is the end announced, for
+ * announcements make commits queue up.
  */
 export function migrationsOf(table: Table): readonly string[] {
   const { sql, schema, name } = table
@@ -53,6 +55,7 @@ END $$;
   created_at  timestamptz NOT NULL,
   lease_until timestamptz NOT NULL,
   gone_at     timestamptz NOT NULL,
+  sweep_at    timestamptz NOT NULL,
   expires_at  timestamptz,
   outcome     text,
   status      integer,
@@ -60,10 +63,8 @@ END $$;
   labels      json,
   headers     json,
   body        bytea
-) WITH (fillfactor = 80);
-CREATE INDEX ${quoted(`${name}_gone_at`)} ON ${sql} (gone_at);
-CREATE INDEX ${quoted(`${name}_expires_at`)} ON ${sql} (expires_at)
-  WHERE headers IS NOT NULL AND expires_at < gone_at;
+) WITH (fillfactor = 45);
+CREATE INDEX ${quoted(`${name}_sweep_at`)} ON ${sql} (sweep_at);
 COMMENT ON TABLE ${sql} IS '${commentOf(1)}';
 `,
   ]

@@ -1,10 +1,11 @@
 import { createHash } from 'node:crypto'
 import { OncekeyError } from '../../error.ts'
+import { UnderWay } from '../../under-way.ts'
 import { isForeignStatement, isSessionGood, toOncekeyError } from './faults.ts'
 
 /** The part of a `pg` client that is used. */
 export interface PostgresClient {
-  query(config: PostgresQuery): Promise<{ readonly rows: unknown[] }>
+  query(config: PostgresQuery, callback: (error: Error | null, result: { readonly rows: unknown[] }) => void): void
   on(event: 'error', listener: (error: Error) => void): unknown
   on(event: 'end', listener: () => void): unknown
   on(event: 'notification', listener: (message: PostgresNotification) => void): unknown
@@ -52,7 +53,7 @@ const AS_TEXT = { getTypeParser: () => (value: string) => value }
 export class Sessions<Client extends PostgresPoolClient = PostgresPoolClient> {
   readonly #pool: PostgresPool<Client>
   readonly #callMsMax: number
-  readonly #givingBack = new Set<Promise<void>>()
+  readonly #givingBack = new UnderWay()
 
   constructor(pool: PostgresPool<Client>, callMsMax: number) {
     this.#pool = pool
@@ -70,64 +71,54 @@ export class Sessions<Client extends PostgresPoolClient = PostgresPoolClient> {
     try {
       return await task(session)
     } finally {
-      const givenBack: Promise<void> = session.tidy().then(() => {
-        client.removeListener('error', ignore)
-        client.release(!session.isGood)
-        this.#givingBack.delete(givenBack)
-      })
-      this.#givingBack.add(givenBack)
+      this.#givingBack.during(giveBack(session))
     }
   }
 
   /** Resolves when every connection has been given back that is not in use any more. */
   async idle(): Promise<void> {
-    await Promise.all(this.#givingBack)
+    await this.#givingBack.idle()
   }
 
-  /** Bounded; whoever takes one gives it back by its `release`. */
-  async connect(): Promise<Client> {
-    const connecting = this.#borrow()
-    let timer: NodeJS.Timeout | undefined
-    const timeout = new Promise<undefined>((resolve) => {
-      timer = setTimeout(resolve, this.#callMsMax, undefined)
+  /**
+   * Bounded; whoever takes one gives it back by its `release`.
+   *
+   * A connection that breaks while it is borrowed says so by an event; unheard, it would end the process. It can break in
+   * the very packet that says it is ready, so the listener is there before a promise could have told of it.
+   */
+  connect(): Promise<Client> {
+    const connect = this.#pool.connect as unknown as ConnectWithCallback<Client>
+    return new Promise((resolve, reject) => {
+      let isLate = false
+      const timer = setTimeout(() => {
+        isLate = true
+        reject(this.#noConnection())
+      }, this.#callMsMax)
+      connect.call(this.#pool, (error, client) => {
+        clearTimeout(timer)
+        if (isLate) return void client?.release()
+        client?.on('error', ignore)
+        if (client) resolve(client)
+        else reject(toOncekeyError(error, false))
+      })
     })
-    try {
-      const client = await Promise.race([connecting, timeout])
-      if (client !== undefined) return client
-    } catch (error) {
-      throw toOncekeyError(error, false)
-    } finally {
-      clearTimeout(timer)
-    }
-    connecting.then(
-      (client) => {
-        client.removeListener('error', ignore)
-        client.release()
-      },
-      () => {},
-    )
-    throw new OncekeyError(
+  }
+
+  #noConnection(): OncekeyError {
+    return new OncekeyError(
       'store-unavailable',
       `The pool gave no connection within ${this.#callMsMax} ms: PostgreSQL does not answer, or all ${this.poolMax} ` +
         'connections are in use by others. Nothing was recorded. Do not hold a connection of this pool while waiting ' +
         'for oncekey, make the pool larger, or give the store a pool of its own.',
     )
   }
+}
 
-  /**
-   * A connection that breaks while it is borrowed says so by an event; unheard, it would end the process. It can break in
-   * the very packet that says it is ready, so the listener is there before a promise could have told of it.
-   */
-  #borrow(): Promise<Client> {
-    const connect = this.#pool.connect as unknown as ConnectWithCallback<Client>
-    return new Promise((resolve, reject) => {
-      connect.call(this.#pool, (error, client) => {
-        client?.on('error', ignore)
-        if (client) resolve(client)
-        else reject(error)
-      })
-    })
-  }
+async function giveBack(session: Session<PostgresPoolClient>): Promise<void> {
+  const { client } = session
+  await session.tidy()
+  client.removeListener('error', ignore)
+  client.release(!session.isGood)
 }
 
 /** One borrowed connection. */
@@ -161,34 +152,33 @@ export class Session<Client extends PostgresClient = PostgresClient> {
     }
   }
 
-  /** Never prepared. Several statements, separated by semicolons, when there are no values. */
-  async send(text: string, values?: unknown[], how: { name?: string; extraMs?: number } = {}): Promise<Row[]> {
+  /**
+   * Never prepared. Several statements, separated by semicolons, when there are no values.
+   *
+   * By the callback of `pg`, not by its promise: what hangs on that one often stays alive until the next full collection,
+   * all rows and parameters of thousands of statements.
+   */
+  send(text: string, values?: unknown[], how: { name?: string; extraMs?: number } = {}): Promise<Row[]> {
     const { name, extraMs = 0 } = how
     const msMax = this.#callMsMax + extraMs
     const query: PostgresQuery = { text, rowMode: 'array', types: AS_TEXT, ...(name && { name }) }
     if (values !== undefined) query.values = values
-    const reply = this.client.query(query)
-    let timer: NodeJS.Timeout | undefined
-    const timeout = new Promise<undefined>((resolve) => {
-      timer = setTimeout(resolve, msMax, undefined)
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this.isGood = false
+        reject(noReply(msMax))
+      }, msMax)
+      this.client.query(query, (error, result) => {
+        clearTimeout(timer)
+        if (!error) {
+          // Of several statements `pg` gives several results, and their rows are not wanted.
+          resolve((result.rows ?? []) as Row[])
+          return
+        }
+        if (!isSessionGood(error)) this.isGood = false
+        reject(error)
+      })
     })
-    try {
-      const result = await Promise.race([reply, timeout])
-      // Of several statements `pg` gives several results, and their rows are not wanted.
-      if (result !== undefined) return (result.rows ?? []) as Row[]
-    } catch (error) {
-      if (!isSessionGood(error)) this.isGood = false
-      throw error
-    } finally {
-      clearTimeout(timer)
-    }
-    this.isGood = false
-    reply.catch(ignore)
-    throw new OncekeyError(
-      'store-unavailable',
-      `PostgreSQL gave no reply within ${msMax} ms. Whether this operation was recorded is not certain; ` +
-        'asking again with the same token tells.',
-    )
   }
 
   /** What can wait until the reply is out. */
@@ -208,6 +198,14 @@ export class Session<Client extends PostgresClient = PostgresClient> {
     this.#plans.isKnown = true
     this.#plans.isDirect = isDirect(this.client, row)
   }
+}
+
+function noReply(msMax: number): OncekeyError {
+  return new OncekeyError(
+    'store-unavailable',
+    `PostgreSQL gave no reply within ${msMax} ms. Whether this operation was recorded is not certain; ` +
+      'asking again with the same token tells.',
+  )
 }
 
 export function isDirect(client: PostgresClient, pidRow: Row | undefined): boolean {

@@ -9,6 +9,9 @@ export const NOW = "date_trunc('milliseconds', statement_timestamp())"
 const msOf = (time: string): string => `(extract(epoch FROM ${time}) * 1000)::bigint`
 const fromNow = (ms: string): string => `${NOW} + (${ms}) * interval '1 millisecond'`
 
+/** `gone_at` keeps its distance when the lease ends at another time. */
+const moved = (leaseUntil: string): string => `t.gone_at + (${leaseUntil} - t.lease_until)`
+
 /** As operators call it, of the row `t`. */
 export const STATE: string = `CASE
     WHEN t.outcome IS NULL THEN CASE WHEN t.lease_until > ${NOW} THEN 'running' ELSE 'unknown' END
@@ -28,6 +31,26 @@ export const COLUMNS: string = `
 const NO_COLUMNS = 'NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL'
 
 /**
+ * Claims that are all new, as most are: inserts what is not there, and counts. When the count is short, `claimSql` decides
+ * about all of them; to it those that were inserted here are their own, by their tokens.
+ *
+ * $1 to $6 are the claims in the order of their ids, so that two sessions cannot wait for each other. $7: how long to
+ * wait, in ms, for a session that has the same record in an open transaction.
+ */
+export const claimNewSql = (table: string): string => `
+WITH bound AS MATERIALIZED (SELECT set_config('lock_timeout', $7, true) AS lock_timeout),
+acquired AS (
+  INSERT INTO ${table} (id, token, fingerprint, attempt, created_at, lease_until, gone_at, sweep_at, labels)
+  SELECT r.id, r.token, r.fingerprint, 1, ${NOW}, ${fromNow('r.lease_ms')}, ${fromNow('r.gone_ms')}, ${fromNow('r.gone_ms')},
+    r.labels::json
+  FROM bound, unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5::float8[], $6::text[])
+    AS r (id, token, fingerprint, lease_ms, gone_ms, labels)
+  WHERE bound.lock_timeout IS NOT NULL
+  ON CONFLICT (id) DO NOTHING RETURNING 1
+)
+SELECT count(*) FROM acquired`
+
+/**
  * One statement, one decision for each claim. `known` are the records that no claim may change, as they are committed:
  * a replay writes nothing. The others are inserted; a record that is gone, or is to be taken over, is replaced, and
  * whether it may be is decided on its newest version, under its lock. A claim that gets no row has lost a race: somebody
@@ -42,7 +65,7 @@ WITH bound AS MATERIALIZED (SELECT set_config('lock_timeout', $10, true) AS lock
 request AS MATERIALIZED (
   SELECT r.* FROM bound, unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5::float8[], $6::boolean[],
     $7::text[], $8::boolean[]) WITH ORDINALITY
-    AS r (id, token, fingerprint, lease_ms, unknown_ms, takeover, labels, is_first, place)
+    AS r (id, token, fingerprint, lease_ms, gone_ms, takeover, labels, is_first, place)
   WHERE bound.lock_timeout IS NOT NULL
 ),
 known AS MATERIALIZED (
@@ -52,8 +75,8 @@ known AS MATERIALIZED (
     AND t.fingerprint = r.fingerprint AND t.token <> r.token)
 ),
 acquired AS (
-  INSERT INTO ${table} AS t (id, token, fingerprint, attempt, created_at, lease_until, gone_at, labels)
-  SELECT r.id, r.token, r.fingerprint, 1, ${NOW}, ${fromNow('r.lease_ms')}, ${fromNow('r.lease_ms + r.unknown_ms')},
+  INSERT INTO ${table} AS t (id, token, fingerprint, attempt, created_at, lease_until, gone_at, sweep_at, labels)
+  SELECT r.id, r.token, r.fingerprint, 1, ${NOW}, ${fromNow('r.lease_ms')}, ${fromNow('r.gone_ms')}, ${fromNow('r.gone_ms')},
     r.labels::json
   FROM request AS r WHERE r.is_first AND NOT EXISTS (SELECT FROM known AS k WHERE k.place = r.place) ORDER BY r.place
   ON CONFLICT (id) DO UPDATE SET
@@ -62,7 +85,7 @@ acquired AS (
     created_at = CASE WHEN t.gone_at <= excluded.created_at THEN excluded.created_at ELSE t.created_at END,
     labels = CASE WHEN t.gone_at <= excluded.created_at THEN excluded.labels ELSE t.labels END,
     awaited = t.awaited AND t.gone_at > excluded.created_at,
-    lease_until = excluded.lease_until, gone_at = excluded.gone_at,
+    lease_until = excluded.lease_until, gone_at = excluded.gone_at, sweep_at = excluded.sweep_at,
     outcome = NULL, expires_at = NULL, status = NULL, headers = NULL, body = NULL
   WHERE t.gone_at <= excluded.created_at OR (excluded.id = ANY ($9::text[]) AND t.outcome IS NULL
     AND t.lease_until <= excluded.created_at AND t.fingerprint = excluded.fingerprint AND t.token <> excluded.token)
@@ -75,17 +98,33 @@ export const announce = (table: string): string =>
   `CASE WHEN t.awaited THEN pg_notify('oncekey_' || '${table}'::regclass::oid, t.id) END`
 
 /** The bodies of a batch lie one behind the other in $10; a length of -1 is a body that was not kept. */
-export const settleSql = (table: string, whose: string): string => `
-WITH request AS MATERIALIZED (
-  SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5::float8[], $6::integer[], $7::text[],
+const SETTLEMENTS = `unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5::float8[], $6::integer[], $7::text[],
     $8::integer[], $9::integer[]) WITH ORDINALITY
-    AS r (id, token, outcome, ttl_ms, expired_ms, status, headers, body_at, body_bytes, place)
-),
-done AS (
+    AS r (id, token, outcome, ttl_ms, expired_ms, status, headers, body_at, body_bytes, place)`
+
+/** The sweeper has something to free when the answer expires, or when the whole record is gone. */
+const SETTLED_DUE_MS = 'r.ttl_ms'
+/** It may come later by a hundredth of the answer's life: then the settle leaves its index alone. */
+const SETTLED_LATEST_MS = 'r.ttl_ms * 1.01'
+
+const settleUpdate = (table: string, requests: string, whose: string): string => `
   UPDATE ${table} AS t SET outcome = r.outcome, expires_at = ${fromNow('r.ttl_ms')},
     gone_at = ${fromNow('r.ttl_ms + r.expired_ms')}, status = r.status, headers = r.headers::json,
-    body = CASE WHEN r.body_bytes >= 0 THEN substr($10::bytea, r.body_at, r.body_bytes) END
-  FROM request AS r WHERE t.id = r.id AND t.token = r.token AND t.outcome IS NULL AND ${whose}
+    body = CASE WHEN r.body_bytes >= 0 THEN substr($10::bytea, r.body_at, r.body_bytes) END,
+    sweep_at = CASE WHEN t.sweep_at BETWEEN ${fromNow(SETTLED_DUE_MS)} AND ${fromNow(SETTLED_LATEST_MS)} THEN t.sweep_at
+      ELSE ${fromNow(SETTLED_DUE_MS)} END
+  FROM ${requests} WHERE t.id = r.id AND t.token = r.token AND t.outcome IS NULL AND ${whose}`
+
+/** Settles of owners that hold their records, as most do: counts them. When the count is short, `settleSql` tells who is who. */
+export const settleOwnedSql = (table: string): string => `
+WITH done AS (${settleUpdate(table, SETTLEMENTS, `t.gone_at > ${NOW}`)} RETURNING t.id, t.awaited)
+SELECT count(*), count(${announce(table)}) FROM done AS t`
+
+export const settleSql = (table: string, whose: string): string => `
+WITH request AS MATERIALIZED (
+  SELECT * FROM ${SETTLEMENTS}
+),
+done AS (${settleUpdate(table, 'request AS r', whose)}
   RETURNING r.place, t.id, t.awaited
 )
 SELECT t.place, true, true, ${announce(table)} FROM done AS t
@@ -103,7 +142,8 @@ dropped AS (
   RETURNING r.place, t.id, t.awaited
 ),
 given_up AS (
-  UPDATE ${table} AS t SET gone_at = t.gone_at + (${NOW} - t.lease_until), lease_until = ${NOW} FROM request AS r
+  UPDATE ${table} AS t SET gone_at = ${moved(NOW)}, sweep_at = least(t.sweep_at, ${moved(NOW)}), lease_until = ${NOW}
+  FROM request AS r
   WHERE t.id = r.id AND t.token = r.token AND t.outcome IS NULL AND t.gone_at > ${NOW} AND t.attempt > 1
   RETURNING r.place, t.id, t.awaited
 )
@@ -111,8 +151,8 @@ SELECT t.place, ${announce(table)} FROM (SELECT * FROM dropped UNION ALL SELECT 
 
 export const renewSql = (table: string): string => `
 WITH done AS (
-  UPDATE ${table} AS t SET gone_at = t.gone_at + (${fromNow('r.lease_ms')} - t.lease_until),
-    lease_until = ${fromNow('r.lease_ms')}
+  UPDATE ${table} AS t SET gone_at = ${moved(fromNow('r.lease_ms'))},
+    sweep_at = least(t.sweep_at, ${moved(fromNow('r.lease_ms'))}), lease_until = ${fromNow('r.lease_ms')}
   FROM unnest($1::text[], $2::text[], $3::float8[]) WITH ORDINALITY AS r (id, token, lease_ms, place)
   WHERE t.id = r.id AND t.token = r.token AND t.outcome IS NULL AND t.gone_at > ${NOW}
   RETURNING r.place, t.id, t.awaited AND r.lease_ms = 0 AS awaited

@@ -1,6 +1,7 @@
 import { type Alarm, Alarms } from '../../alarms.ts'
 import type { Clock } from '../../clock.ts'
 import { OncekeyError } from '../../error.ts'
+import { UnderWay } from '../../under-way.ts'
 import type { Arg } from './clients.ts'
 import { faultOf } from './faults.ts'
 import type { Script } from './scripts.ts'
@@ -45,8 +46,7 @@ export class Turns {
   readonly #alarms: Alarms
   #isJoining: boolean
   #gathering: Turn | undefined
-  #underWay = 0
-  #whenIdle: Array<() => void> = []
+  readonly #underWay = new UnderWay()
 
   /** `isJoining` false: every call goes alone, for a cluster takes no script on keys of several servers. */
   constructor(send: Send, isJoining: boolean, clock: Clock, callMsMax: number) {
@@ -65,7 +65,7 @@ export class Turns {
   /** Resolves when everything submitted so far has its reply. */
   async idle(): Promise<void> {
     this.#flush()
-    if (this.#underWay > 0) await new Promise<void>((resolve) => this.#whenIdle.push(resolve))
+    await this.#underWay.idle()
   }
 
   #gather(waiting: Waiting): void {
@@ -74,8 +74,9 @@ export class Turns {
     const turn: Turn = { calls: [waiting], alarm, unanswered: 0 }
     this.#gathering = turn
     // While a reply is awaited nobody is alone: then also those go along whose sockets are read in this same turn.
-    if (this.#underWay++ === 0) queueMicrotask(this.#flush)
+    if (this.#underWay.count === 0) queueMicrotask(this.#flush)
     else setImmediate(this.#flush)
+    this.#underWay.begin()
   }
 
   readonly #flush = (): void => {
@@ -158,7 +159,7 @@ export class Turns {
     if (turn.isOver) return
     turn.isOver = true
     this.#alarms.cancel(turn.alarm)
-    if (--this.#underWay === 0) for (const wake of this.#whenIdle.splice(0)) wake()
+    this.#underWay.end()
   }
 }
 
