@@ -3,8 +3,9 @@
 /**
  * The server's clock, in whole milliseconds. It stands still within a statement, so that one decision is made at one
  * moment; and unlike now() it moves on within a transaction, so that an answer's life begins when the work is done.
+ * A cast, for it is written several times for each row, and `date_trunc` would look up the time zone every time.
  */
-export const NOW = "date_trunc('milliseconds', statement_timestamp())"
+export const NOW = 'statement_timestamp()::timestamptz(3)'
 
 const msOf = (time: string): string => `(extract(epoch FROM ${time}) * 1000)::bigint`
 const fromNow = (ms: string): string => `${NOW} + (${ms}) * interval '1 millisecond'`

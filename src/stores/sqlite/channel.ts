@@ -9,8 +9,8 @@ const BATCH_OPS_MAX = 512
 const BATCH_BYTES_MAX = 4 * 1024 * 1024
 /** Room made at first for the bodies of a batch. */
 const BATCH_BYTES_MIN = 16 * 1024
-/** Two, so that the worker writes one batch while the event loop deals with the answers to the other. */
-const BATCHES_SENT_MAX = 2
+/** On their way at once: the worker writes all that have come in one transaction. Beyond it, batches only get larger. */
+const BATCHES_SENT_MAX = 3
 /** What waits for the worker, at most. Beyond it the disk is too slow for the load, and a longer queue helps nobody. */
 export const QUEUE_OPS_MAX = 10_000
 export const QUEUE_BYTES_MAX: number = 256 * 1024 * 1024
@@ -184,7 +184,7 @@ export class Channel {
       return
     }
     this.#crashesInARow = 0
-    this.#sent.shift()?.take(message.replies)
+    for (const replies of message.batches) this.#sent.shift()?.take(replies)
     this.#next()
   }
 

@@ -80,8 +80,8 @@ export type ToWorker =
   | { readonly close: true }
 
 export type FromWorker =
-  /** The answers to one batch, in order. Sent after the commit. */
-  | { readonly replies: readonly Reply[] }
+  /** The answers to one or more batches, in order. Sent after the commit. */
+  | { readonly batches: ReadonlyArray<readonly Reply[]> }
   /** Another process has committed something. */
   | { readonly changed: true }
 

@@ -1,6 +1,6 @@
 import { statSync } from 'node:fs'
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
-import { parentPort, workerData } from 'node:worker_threads'
+import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
 import { faultOf, isHandleGood, isOfOneOperation, SqliteFault } from './faults.ts'
 import { MUST_WRITE, Records } from './records.ts'
 import { openDatabase, retryWhileBusy, rollback } from './schema.ts'
@@ -9,7 +9,41 @@ import type { FromWorker, Op, Reply, ToWorker, WorkerSettings } from './wire.ts'
 /** How often the file is looked at for commits of other processes, and only while somebody waits for one. */
 const WATCH_EVERY_MS = 5
 
+/** Operations in one transaction: a batch more is taken as long as there are fewer. */
+const TRANSACTION_OPS_MAX = 512
+
 const NO_BYTES = new Uint8Array(0)
+
+type Batch = Extract<ToWorker, { readonly ops: readonly Op[] }>
+type Body = Uint8Array | null
+
+/** The batches that share one transaction. */
+class Gathered {
+  readonly ops: Op[] = []
+  /** Of each operation. */
+  readonly bodies: Body[] = []
+  readonly #ends: number[] = []
+
+  get isFull(): boolean {
+    return this.ops.length >= TRANSACTION_OPS_MAX
+  }
+
+  add({ ops, bytes }: Batch): void {
+    let offset = 0
+    for (const op of ops) {
+      const bodyLength = op[0] === 'settle' ? op[4][5] : -1
+      this.ops.push(op)
+      this.bodies.push(bodyLength < 0 ? null : (bytes ?? NO_BYTES).subarray(offset, offset + bodyLength))
+      offset += Math.max(0, bodyLength)
+    }
+    this.#ends.push(this.ops.length)
+  }
+
+  /** The replies of each batch. */
+  split(replies: readonly Reply[]): ReadonlyArray<readonly Reply[]> {
+    return this.#ends.map((end, index) => replies.slice(this.#ends[index - 1] ?? 0, end))
+  }
+}
 
 interface Open {
   readonly db: DatabaseSync
@@ -29,13 +63,13 @@ class Ledger {
     this.#settings = settings
   }
 
-  /** Answers every operation of the batch, in order. All that it changed is on disk when this returns. */
-  run(ops: readonly Op[], bytes: Uint8Array): readonly Reply[] {
+  /** Answers every operation, in order. All that they changed is on disk when this returns. */
+  run({ ops, bodies }: Gathered): readonly Reply[] {
     const replies: Reply[] = []
     try {
       const open = this.#opened()
       retryWhileBusy(() => this.#readPart(open, ops, replies))
-      if (replies.length < ops.length) this.#writePart(open, ops, bytes, replies)
+      if (replies.length < ops.length) this.#writePart(open, ops, bodies, replies)
     } catch (error) {
       const fault = faultOf(error, this.#settings.path)
       while (replies.length < ops.length) replies.push(fault)
@@ -88,19 +122,16 @@ class Ledger {
     }
   }
 
-  #writePart(open: Open, ops: readonly Op[], bytes: Uint8Array, replies: Reply[]): void {
+  #writePart(open: Open, ops: readonly Op[], bodies: readonly Body[], replies: Reply[]): void {
     const { db, records, beginImmediate, commit } = open
     retryWhileBusy(() => beginImmediate.run())
     const answered = replies.length
     try {
       // Read once the lock is held: waiting for it may have taken long.
       const now = Date.now()
-      let offset = 0
-      for (const op of ops.slice(answered)) {
-        const bodyLength = op[0] === 'settle' ? op[4][5] : -1
-        const body = bodyLength < 0 ? null : bytes.subarray(offset, offset + bodyLength)
-        replies.push(this.#writeOne(records, op, op[1] ?? now, body))
-        offset += body === null ? 0 : bodyLength
+      for (let at = answered; at < ops.length; at++) {
+        const op = ops[at] as Op
+        replies.push(this.#writeOne(records, op, op[1] ?? now, bodies[at] ?? null))
       }
       commit.run()
     } catch (error) {
@@ -110,7 +141,7 @@ class Ledger {
     }
   }
 
-  #writeOne(records: Records, op: Op, now: number, body: Uint8Array | null): Reply {
+  #writeOne(records: Records, op: Op, now: number, body: Body): Reply {
     try {
       return records.write(op, now, body)
     } catch (error) {
@@ -164,9 +195,21 @@ function serve(port: NonNullable<typeof parentPort>): void {
     post({ changed: true })
   }
 
-  port.on('message', (message: ToWorker) => {
+  const serveBatches = (first: Batch): void => {
+    const gathered = new Gathered()
+    let next: ToWorker | undefined = first
+    while (next !== undefined && 'ops' in next) {
+      gathered.add(next)
+      // What has come while the last transaction was written is waiting here.
+      next = gathered.isFull ? undefined : receiveMessageOnPort(port)?.message
+    }
+    post({ batches: gathered.split(ledger.run(gathered)) })
+    if (next !== undefined) receive(next)
+  }
+
+  const receive = (message: ToWorker): void => {
     if ('ops' in message) {
-      post({ replies: ledger.run(message.ops, message.bytes ?? NO_BYTES) })
+      serveBatches(message)
     } else if ('watch' in message) {
       clearInterval(watching)
       seen = message.watch ? ledger.dataVersion() : undefined
@@ -176,7 +219,9 @@ function serve(port: NonNullable<typeof parentPort>): void {
       ledger.close()
       port.close()
     }
-  })
+  }
+
+  port.on('message', receive)
 }
 
 if (parentPort !== null) serve(parentPort)
