@@ -40,6 +40,9 @@ interface Usage {
   readonly cpuUs: number
 }
 
+/** In MB, by contestant. */
+type Rss = Readonly<Record<string, number>>
+
 async function main(): Promise<void> {
   const { values } = parseArgs({
     options: {
@@ -76,8 +79,10 @@ async function main(): Promise<void> {
       { name: 'the service itself', keys: 0, port: upstream.port, child: undefined },
     ]
     const measured = await rounds(load, contestants, Number(values.rounds), Number(values.seconds) * 1_000)
-    const many = { name: 'many', keys: 0, ...sqlite }
-    const rss = await rssAt(load, many, Number(values.seconds) * 1_000)
+    const rss: Rss = {
+      'plain undici proxy': await rssAt(load, { name: 'many', keys: 0, ...plain }, Number(values.seconds) * 1_000),
+      'gate, sqlite': await rssAt(load, { name: 'many', keys: 0, ...sqlite }, Number(values.seconds) * 1_000),
+    }
     report(contestants, measured, rss, nginx !== undefined, values.json)
   } finally {
     stopNginx()
@@ -130,7 +135,7 @@ async function run(
   return { ...result, cpuUsPerRequest }
 }
 
-/** The most that was seen while so many connections were busy. */
+/** The most that was seen while so many connections were busy, in MB. */
 async function rssAt(load: Child, contestant: Contestant, measureMs: number): Promise<number> {
   let most = 0
   let over = false
@@ -148,13 +153,13 @@ async function rssAt(load: Child, contestant: Contestant, measureMs: number): Pr
   await run(load, { ...contestant, child: undefined }, CONNECTIONS_MANY, 99, measureMs)
   over = true
   await watching
-  return most
+  return Math.round(most / 1024 / 1024)
 }
 
 function report(
   contestants: readonly Contestant[],
   measured: ReadonlyMap<string, readonly Measured[]>,
-  rssBytes: number,
+  rss: Rss,
   hasNginx: boolean,
   asJson: boolean,
 ): void {
@@ -169,14 +174,14 @@ function report(
     cpuUs: Math.round(median((measured.get(name) ?? []).map(({ cpuUsPerRequest }) => cpuUsPerRequest))),
     p99Ms: Number(median((measured.get(name) ?? []).map(({ p99Ms }) => p99Ms)).toFixed(2)),
   }))
-  const rssMb = Math.round(rssBytes / 1024 / 1024)
-  if (asJson) return void console.log(JSON.stringify({ rows, rssMbAt1000Connections: rssMb, nginx: hasNginx }))
+  if (asJson) return void console.log(JSON.stringify({ rows, rssMbAt1000Connections: rss, nginx: hasNginx }))
   for (const { name, perSecond: rate, ofPlain, p50Ms, p99Ms, cpuUs } of rows) {
     console.log(
       `${name.padEnd(28)} ${String(rate).padStart(7)}/s  ${ofPlain.toFixed(2)} of plain  p50 ${p50Ms} ms  p99 ${p99Ms} ms  cpu ${cpuUs} us each`,
     )
   }
-  console.log(`RSS of the gate on sqlite at ${CONNECTIONS_MANY} connections: ${rssMb} MB`)
+  const sizes = Object.entries(rss).map(([name, mb]) => `${name} ${mb} MB`)
+  console.log(`RSS at ${CONNECTIONS_MANY} busy connections: ${sizes.join('; ')}`)
   if (!hasNginx) console.log('nginx is not on the PATH, so it is not shown')
 }
 

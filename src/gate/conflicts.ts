@@ -1,6 +1,7 @@
 import { hash, randomBytes } from 'node:crypto'
 import { keyedHash } from './keyed-hash.ts'
 import { Recent } from './recent.ts'
+import { RecentLeaves } from './recent-leaves.ts'
 
 /** One place in a JSON body where two requests with one key differ. Values are hashed with a secret of this process. */
 export interface PathChange {
@@ -16,7 +17,7 @@ export interface PathChange {
  * value is kept, only its keyed hash, and nothing leaves this process but those. Bodies of one shape share its paths.
  */
 export class ConflictPaths {
-  readonly #bodies = new Recent<string, Leaves>(OPERATIONS_MAX, BODIES_BYTES_MAX)
+  readonly #bodies = new RecentLeaves()
   readonly #changes = new Recent<string, readonly PathChange[]>(CHANGES_MAX, CHANGES_BYTES_MAX)
   readonly #shapes = new Recent<number, readonly string[]>(SHAPES_MAX, SHAPES_BYTES_MAX)
 
@@ -27,14 +28,14 @@ export class ConflictPaths {
 
   remember(id: string, body: Uint8Array | undefined, contentType: string): void {
     const value = parsed(body, contentType)
-    const leaves = value === undefined ? undefined : readLeaves(value)
-    if (leaves === undefined) return
-    if (this.#shapes.get(leaves.shape) === undefined) {
+    const shape = value === undefined ? undefined : readLeaves(value)
+    if (shape === undefined) return
+    if (this.#shapes.get(shape) === undefined) {
       const paths = pathsOf(value)
       if (paths === undefined) return
-      this.#shapes.put(leaves.shape, paths, bytesOf(paths))
+      this.#shapes.put(shape, paths, bytesOf(paths))
     }
-    this.#bodies.put(id, leaves, leaves.hashes.byteLength + ENTRY_BYTES)
+    this.#bodies.put(id, shape, scratch, 2 * count)
   }
 
   /** `undefined`: the first request is not known here, or one of the bodies is not JSON, too large or too deep. */
@@ -43,10 +44,9 @@ export class ConflictPaths {
     const pathsBefore = before && this.#shapes.get(before.shape)
     const value = pathsBefore && parsed(body, contentType)
     if (!pathsBefore || value === undefined) return undefined
-    const now = readLeaves(value)
-    const paths = now && pathsOf(value)
+    const paths = readLeaves(value) === undefined ? undefined : pathsOf(value)
     if (!paths) return undefined
-    const changes = difference(hashesByPath(pathsBefore, before), hashesByPath(paths, now))
+    const changes = difference(hashesByPath(pathsBefore, before.hashes), hashesByPath(paths, scratch))
     this.#changes.put(id, changes, bytesOf(changes.map(({ path }) => path)) + changes.length * CHANGE_BYTES)
     return changes
   }
@@ -58,8 +58,6 @@ export class ConflictPaths {
 }
 
 const MIB = 1024 * 1024
-const OPERATIONS_MAX = 10_000
-const BODIES_BYTES_MAX = 8 * MIB
 const CHANGES_MAX = 1_000
 const CHANGES_BYTES_MAX = 4 * MIB
 const SHAPES_MAX = 1_000
@@ -82,12 +80,6 @@ function bytesOf(paths: readonly string[]): number {
   return bytes
 }
 
-/** What is kept of one body: which names it has, as a number, and two words for each value. */
-interface Leaves {
-  readonly shape: number
-  readonly hashes: Uint32Array
-}
-
 function parsed(body: Uint8Array | undefined, contentType: string): unknown {
   if (body === undefined || body.length === 0 || body.length > BODY_BYTES_MAX) return undefined
   if (!/^application\/(?:[\w.+-]+\+)?json\b/i.test(contentType)) return undefined
@@ -98,18 +90,18 @@ function parsed(body: Uint8Array | undefined, contentType: string): unknown {
   }
 }
 
+/** The hashes of the values that were read last, two words for each, and how many values there were. */
 const scratch = new Uint32Array(2 * LEAVES_MAX)
+let count = 0
 const SEEDS = crypto.getRandomValues(new Uint32Array(2))
 let [shapeLow = 0, shapeHigh = 0] = SEEDS
-let count = 0
 
-/** `undefined`: a name is too long, or something too deep, to be told as a path. */
-function readLeaves(value: unknown): Leaves | undefined {
+/** The shape; the hashes are in `scratch`. `undefined`: a name is too long, or something too deep, to be told as a path. */
+function readLeaves(value: unknown): number | undefined {
   ;[shapeLow = 0, shapeHigh = 0] = SEEDS
   count = 0
   if (!readLeaf(value, 0)) return undefined
-  const shape = (shapeHigh & 0x1fffff) * 0x1_0000_0000 + (shapeLow >>> 0)
-  return { shape, hashes: scratch.slice(0, 2 * count) }
+  return (shapeHigh & 0x1fffff) * 0x1_0000_0000 + (shapeLow >>> 0)
 }
 
 /** Goes the same way as `addPaths`, so that the n-th hash belongs to the n-th path. */
@@ -176,7 +168,7 @@ const SHOWN_SECRET = randomBytes(32).toString('hex')
 const SHOWN_LENGTH = 16
 
 /** Hashed once more with the path to be shown: equal values at two places do not show as equal. */
-function hashesByPath(paths: readonly string[], { hashes }: Leaves): Map<string, string> {
+function hashesByPath(paths: readonly string[], hashes: Uint32Array): Map<string, string> {
   return new Map(
     paths.map((path, at) => {
       const text = `${SHOWN_SECRET}${hashes[2 * at]} ${hashes[2 * at + 1]} ${path}`
