@@ -34,6 +34,23 @@ describe('alarms', () => {
     expect(rung).toEqual([50])
   })
 
+  it('one that takes its time, and then sets another, is not rung again before its delay', async () => {
+    const time = manualClock()
+    let aheadMs = 0
+    let rung = 0
+    const alarms = new Alarms({ now: () => time.now() + aheadMs, schedule: time.schedule }, 30)
+    const ring = (): void => {
+      rung++
+      aheadMs += 1
+      if (rung < 100) alarms.set(ring)
+    }
+    alarms.set(ring)
+    await time.advance(30)
+    expect(rung).toBe(1)
+    await time.advance(30)
+    expect(rung).toBe(2)
+  })
+
   it('ring when the clock was set back, instead of waiting for it to catch up', async () => {
     const time = manualClock()
     let backMs = 0

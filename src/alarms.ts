@@ -37,9 +37,9 @@ export class Alarms {
   }
 
   #ringDue(): void {
-    const now = this.#clock.now()
     for (let alarm = this.#queue.first; alarm !== undefined; alarm = this.#queue.first) {
-      const leftMs = alarm.dueAt - now
+      // Read each time: what rings may set another, by a clock that has moved on meanwhile.
+      const leftMs = alarm.dueAt - this.#clock.now()
       // More than a whole delay left: the clock was set back, and waiting for it to catch up could take for ever.
       if (leftMs > 0 && leftMs <= this.#delayMs) return this.#arm(leftMs)
       const { ring } = alarm

@@ -1,7 +1,10 @@
 import { OncekeyError } from './error.ts'
 
+/** An operation that alone was at fault has its error for a reply; its batch mates have theirs. */
+export type Reply<T> = T | OncekeyError
+
 /** A batch of operations in one round trip: the replies come in the order of the operations. */
-export type WriteBatch<Op, Reply> = (batch: readonly Op[]) => Promise<readonly Reply[]>
+export type WriteBatch<Op, T> = (batch: readonly Op[]) => Promise<ReadonlyArray<Reply<T>>>
 
 export interface GroupCommitOptions {
   /** Most operations in one batch. */
@@ -16,19 +19,19 @@ export interface GroupCommitOptions {
  * Shares the cost of a durable write. While a batch is being written, the next one gathers; when nothing is under way,
  * an operation is sent at once, so that a lone request waits for nobody.
  */
-export class GroupCommit<Op, Reply> {
-  readonly #write: WriteBatch<Op, Reply>
+export class GroupCommit<Op, T> {
+  readonly #write: WriteBatch<Op, T>
   readonly #options: GroupCommitOptions
-  readonly #queue: Array<Waiting<Op, Reply>> = []
+  readonly #queue: Array<Waiting<Op, T>> = []
   #inFlight = 0
   #scheduled = false
 
-  constructor(write: WriteBatch<Op, Reply>, options: GroupCommitOptions) {
+  constructor(write: WriteBatch<Op, T>, options: GroupCommitOptions) {
     this.#write = write
     this.#options = options
   }
 
-  submit(op: Op): Promise<Reply> {
+  submit(op: Op): Promise<T> {
     if (this.#queue.length >= this.#options.queueMax) {
       return Promise.reject(
         new OncekeyError(
@@ -65,12 +68,14 @@ export class GroupCommit<Op, Reply> {
     }
   }
 
-  async #send(batch: ReadonlyArray<Waiting<Op, Reply>>): Promise<void> {
+  async #send(batch: ReadonlyArray<Waiting<Op, T>>): Promise<void> {
     this.#inFlight++
     try {
       const replies = await this.#write(batch.map(({ op }) => op))
-      batch.forEach(({ resolve }, i) => {
-        resolve(replies[i] as Reply)
+      batch.forEach(({ resolve, reject }, i) => {
+        const reply = replies[i] as Reply<T>
+        if (reply instanceof OncekeyError) reject(reply)
+        else resolve(reply)
       })
     } catch (error) {
       for (const { reject } of batch) reject(error)
@@ -82,8 +87,8 @@ export class GroupCommit<Op, Reply> {
   }
 }
 
-interface Waiting<Op, Reply> {
+interface Waiting<Op, T> {
   readonly op: Op
-  readonly resolve: (reply: Reply) => void
+  readonly resolve: (reply: T) => void
   readonly reject: (error: unknown) => void
 }

@@ -30,7 +30,7 @@ export interface Store {
   /** Shown to people: `memory`, `sqlite`, … */
   readonly name: string
 
-  /** Claims the operation, or says why not. One round trip. */
+  /** Claims the operation, or says why not. A new key costs one round trip. */
   claim(request: ClaimRequest): Awaitable<Claim>
 
   /** Keeps the answer. `false`: the token does not hold the record, nothing was changed. */

@@ -1,3 +1,4 @@
+import cluster from 'node:cluster'
 import { existsSync, readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -137,7 +138,11 @@ export async function readSettings(
     const variable = variableOf(name)
     const candidates: ReadonlyArray<readonly [value: unknown, origin: string, label: string]> = [
       [flags[field.flag], `flag --${field.flag}`, `--${field.flag}`],
-      [env[variable] || undefined, `environment ${variable}`, variable],
+      [
+        isOfKubernetes(variable, env[variable]) ? undefined : env[variable] || undefined,
+        `environment ${variable}`,
+        variable,
+      ],
       [file.values[name], `file ${file.name}`, `${name} in ${file.name}`],
       [field.fallback, 'default', name],
     ]
@@ -145,12 +150,35 @@ export async function readSettings(
     settings[name] = value === undefined ? undefined : parse(label, String(value), field.kind)
     origins.push({ name, value: value === undefined ? '' : shown(name, String(value)), origin })
   }
+  // Said once, not by every worker.
+  if (cluster.isPrimary) for (const name of strayVariables(env)) sayStray(name, settings.json === true)
   return { settings: settings as unknown as Settings, origins }
 }
 
 /** `adminPort` is ONCEKEY_ADMIN_PORT. */
 export function variableOf(name: string): string {
   return `ONCEKEY_${name.replaceAll(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase()}`
+}
+
+/** Read by other commands than those that read the settings. */
+const OTHER_VARIABLES = ['ONCEKEY_ADMIN_URL']
+
+/** A cluster that has a service called oncekey tells every container where it is, by variables of these names. */
+function isOfKubernetes(name: string, value: string | undefined): boolean {
+  return /^ONCEKEY_(?:SERVICE_|PORT_\d)/.test(name) || (name === 'ONCEKEY_PORT' && /^\w+:\/\//.test(value ?? ''))
+}
+
+/** A variable that nobody reads is most likely a slip of the pen, and its setting silently stays at its default. */
+function strayVariables(env: Environment): readonly string[] {
+  const known = [...Object.keys(FIELDS).map(variableOf), ...OTHER_VARIABLES]
+  return Object.keys(env).filter(
+    (name) => name.startsWith('ONCEKEY_') && !known.includes(name) && !isOfKubernetes(name, env[name]),
+  )
+}
+
+function sayStray(name: string, asJson: boolean): void {
+  const message = `${name} is no setting of oncekey, and was not read. oncekey config --help names them all.`
+  console.error(asJson ? JSON.stringify({ event: 'warning', message }) : message)
 }
 
 function parse(label: string, text: string, kind: Field['kind']): string | number | boolean {
@@ -205,5 +233,5 @@ async function load(name: string, path: string): Promise<unknown> {
 function shown(name: keyof Settings, value: string): string {
   // Somebody may have given the key itself instead of its file.
   if (name === 'adminToken' || (name === 'jwtKey' && !existsSync(value))) return '…'
-  return name === 'store' ? withoutPassword(value) : value
+  return name === 'store' || name === 'upstream' ? withoutPassword(value) : value
 }

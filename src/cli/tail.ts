@@ -1,3 +1,5 @@
+import type { EventType } from '../events.ts'
+import type { GateEvent } from '../gate/events.ts'
 import { type Command, EXIT_FAILED, Misuse, readFlags } from './command.ts'
 
 interface Told {
@@ -7,6 +9,42 @@ interface Told {
   readonly status?: number
   readonly detail?: string
   readonly labels?: Readonly<Record<string, string>>
+}
+
+/** What a gate tells. Where a conflict's bodies differ is told with the conflict. */
+type ToldType =
+  | EventType
+  | Exclude<GateEvent['type'], 'conflict-paths'>
+  | `operator-${'released' | 'redacted' | 'failed'}`
+
+const TYPES: Readonly<Record<ToldType, true>> = {
+  claimed: true,
+  takeover: true,
+  kept: true,
+  released: true,
+  'left-unknown': true,
+  unrecorded: true,
+  'lease-lost': true,
+  replayed: true,
+  waiting: true,
+  unprotected: true,
+  'store-failed': true,
+  refused: true,
+  conflict: true,
+  'in-flight': true,
+  unknown: true,
+  expired: true,
+  'not-kept': true,
+  forwarded: true,
+  shed: true,
+  'upstream-refused': true,
+  'upstream-broken': true,
+  'refused-request': true,
+  'slow-client': true,
+  shadow: true,
+  'operator-released': true,
+  'operator-redacted': true,
+  'operator-failed': true,
 }
 
 export const tail: Command = {
@@ -30,6 +68,12 @@ export const tail: Command = {
     })
     const address = values.admin ?? process.env.ONCEKEY_ADMIN_URL ?? 'http://127.0.0.1:8081'
     if (!URL.canParse(address)) throw new Misuse(`--admin is ${JSON.stringify(address)}, which is not an address.`)
+    for (const type of values.type ?? []) {
+      if (Object.hasOwn(TYPES, type)) continue
+      throw new Misuse(
+        `--type is ${JSON.stringify(type)}, which a gate never tells; give ${Object.keys(TYPES).join(', ')}.`,
+      )
+    }
     const token = values.token ?? process.env.ONCEKEY_ADMIN_TOKEN
     const headers: Record<string, string> = token === undefined ? {} : { Authorization: `Bearer ${token}` }
     const url = new URL('/api/events', address)

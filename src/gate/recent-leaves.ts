@@ -6,9 +6,9 @@ export interface Leaves {
   readonly hashes: Uint32Array
 }
 
-/** 4 MiB: of 60,000 operations with six values each. */
+/** 4 MiB: of 60,000 operations with six values each, of which about two thirds are found. */
 const RING_WORDS = 1024 * 1024
-const SLOTS = 32 * 1024
+const SLOTS = 64 * 1024
 /** Two words of the id's hash, two of the shape, one for how many follow. */
 const HEAD_WORDS = 5
 const WORD = 0x1_0000_0000

@@ -15,7 +15,7 @@ import { UnderWay } from '../under-way.ts'
 import { assertClaim, assertSettlement } from './mysql/checks.ts'
 import { errorNumber, NO_SUCH_TABLE, toOncekeyError } from './mysql/faults.ts'
 import { Operators } from './mysql/operators.ts'
-import type { Reply, WriteOp } from './mysql/records.ts'
+import type { WriteOp } from './mysql/records.ts'
 import { heldByTransaction, Records } from './mysql/records.ts'
 import { migrationsOf, prepareTable, type Table, tableOf } from './mysql/schema.ts'
 import type { MysqlConnection, MysqlPool, Session } from './mysql/sessions.ts'
@@ -122,8 +122,8 @@ class MysqlStore<Connection extends MysqlConnection> implements TransactionalSto
   readonly #sessions: Sessions<Connection>
   readonly #records: Records
   readonly #operators: Operators
-  readonly #claims: GroupCommit<ClaimRequest, Reply<Claim>>
-  readonly #writes: GroupCommit<WriteOp, Reply<boolean>>
+  readonly #claims: GroupCommit<ClaimRequest, Claim>
+  readonly #writes: GroupCommit<WriteOp, boolean>
   readonly #waiters: Waiters
   /** The transactions of this process by id: their duplicates wait here, and hold no connection. */
   readonly #transactions = new Map<string, Promise<unknown>>()
@@ -150,7 +150,7 @@ class MysqlStore<Connection extends MysqlConnection> implements TransactionalSto
     assertClaim(request)
     this.#planSweep()
     const labels = request.labels && { ...request.labels }
-    return thrown(await this.#claims.submit(labels ? { ...request, labels } : request))
+    return this.#claims.submit(labels ? { ...request, labels } : request)
   }
 
   async settle(id: string, token: string, settlement: Settlement): Promise<boolean> {
@@ -239,7 +239,7 @@ class MysqlStore<Connection extends MysqlConnection> implements TransactionalSto
   }
 
   async #write(op: WriteOp): Promise<boolean> {
-    const isDone = thrown(await this.#writes.submit(op))
+    const isDone = await this.#writes.submit(op)
     if (isDone && (op.verb !== 'renew' || op.leaseMs === 0)) this.#waiters.wake(op.id)
     return isDone
   }
@@ -331,11 +331,6 @@ async function endsBefore(end: Promise<unknown>, untilMs: number): Promise<boole
     () => true,
   )
   return Promise.race([ended, timeout]).finally(() => clearTimeout(timer))
-}
-
-function thrown<T>(reply: Reply<T>): T {
-  if (reply instanceof OncekeyError) throw reply
-  return reply
 }
 
 function warn(text: string): void {

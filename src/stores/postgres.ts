@@ -19,7 +19,7 @@ import { Listener } from './postgres/listener.ts'
 import { Operators } from './postgres/operators.ts'
 import type { PostgresStoreOptions, Settings } from './postgres/options.ts'
 import { settingsOf, TABLE_DEFAULT } from './postgres/options.ts'
-import type { Reply, WriteOp } from './postgres/records.ts'
+import type { WriteOp } from './postgres/records.ts'
 import { heldByTransaction, Records } from './postgres/records.ts'
 import { migrationsOf, prepareTable, tableOf } from './postgres/schema.ts'
 import type { PostgresPool, PostgresPoolClient, Session } from './postgres/sessions.ts'
@@ -81,8 +81,8 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
   readonly #sessions: Sessions<Client>
   readonly #records: Records
   readonly #operators: Operators
-  readonly #claims: GroupCommit<ClaimRequest, Reply<Claim>>
-  readonly #writes: GroupCommit<WriteOp, Reply<boolean>>
+  readonly #claims: GroupCommit<ClaimRequest, Claim>
+  readonly #writes: GroupCommit<WriteOp, boolean>
   readonly #waiters: Waiters
   /** The transactions of this process by id: their duplicates wait here, and hold no connection. */
   readonly #transactions = new Map<string, Promise<unknown>>()
@@ -110,16 +110,17 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
     pool.on('error', ignore)
   }
 
-  async claim(request: ClaimRequest): Promise<Claim> {
+  // Not async, these two: every request pays for them.
+  claim(request: ClaimRequest): Promise<Claim> {
     this.#assertOpen()
     assertClaimTimes(request)
     this.#planSweep()
-    if (this.#transactions.has(request.id)) return heldByTransaction(request)
+    if (this.#transactions.has(request.id)) return Promise.resolve(heldByTransaction(request))
     const labels = request.labels && { ...request.labels }
-    return thrown(await this.#claims.submit(labels ? { ...request, labels } : request))
+    return this.#claims.submit(labels ? { ...request, labels } : request)
   }
 
-  async settle(id: string, token: string, settlement: Settlement): Promise<boolean> {
+  settle(id: string, token: string, settlement: Settlement): Promise<boolean> {
     this.#assertOpen()
     assertSettlement(settlement)
     return this.#write({ verb: 'settle', id, token, settlement })
@@ -206,10 +207,11 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
     this.#pool.removeListener('error', ignore)
   }
 
-  async #write(op: WriteOp): Promise<boolean> {
-    const isDone = thrown(await this.#writes.submit(op))
-    if (isDone && (op.verb !== 'renew' || op.leaseMs === 0)) this.#waiters.wake(op.id)
-    return isDone
+  #write(op: WriteOp): Promise<boolean> {
+    return this.#writes.submit(op).then((isDone) => {
+      if (isDone && (op.verb !== 'renew' || op.leaseMs === 0)) this.#waiters.wake(op.id)
+      return isDone
+    })
   }
 
   async #with<T>(task: (session: Session<Client>) => Promise<T>): Promise<T> {
@@ -326,11 +328,6 @@ async function endsBefore(end: Promise<unknown>, untilMs: number): Promise<boole
     () => true,
   )
   return Promise.race([ended, timeout]).finally(() => clearTimeout(timer))
-}
-
-function thrown<T>(reply: Reply<T>): T {
-  if (reply instanceof OncekeyError) throw reply
-  return reply
 }
 
 function ignore(): void {}

@@ -3,6 +3,7 @@ import { systemClock } from '../clock.ts'
 import { OncekeyError } from '../error.ts'
 import type { Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
 import { assertClaimTimes, assertDuration, assertSettlementTimes } from '../store-checks.ts'
+import { UnderWay } from '../under-way.ts'
 import type { Arg, RedisClient } from './redis/clients.ts'
 import { type Ask, type Driver, driverOf } from './redis/drivers.ts'
 import { faultOf } from './redis/faults.ts'
@@ -70,8 +71,7 @@ class RedisStore implements Store {
   #isChecked = false
   #checking: Promise<void> | undefined
   #isClosed = false
-  #underWay = 0
-  #whenIdle: Array<() => void> = []
+  readonly #underWay = new UnderWay()
 
   constructor(driver: Driver, prefix: string, whenEvicting: Strictness, whenVolatile: Strictness) {
     this.#driver = driver
@@ -189,7 +189,7 @@ class RedisStore implements Store {
     this.#isClosed = true
     this.#waiters.close()
     await this.#turns.idle()
-    if (this.#underWay > 0) await new Promise<void>((resolve) => this.#whenIdle.push(resolve))
+    await this.#underWay.idle()
   }
 
   async #read(id: string): Promise<StoredRecord | undefined> {
@@ -214,11 +214,11 @@ class RedisStore implements Store {
 
   /** Ends in time, and with our own error; `close` waits for it. */
   #bounded<T>(reply: Promise<T>): Promise<T> {
-    this.#underWay++
+    this.#underWay.begin()
     return new Promise<T>((resolve, reject) => {
       const end = (): void => {
         this.#alarms.cancel(alarm)
-        if (--this.#underWay === 0) for (const wake of this.#whenIdle.splice(0)) wake()
+        this.#underWay.end()
       }
       let isLate = false
       const alarm = this.#alarms.set(() => {

@@ -260,6 +260,7 @@ describe('the commands of operators', () => {
     [['stats', '--store', 'redis://127.0.0.1:1'], 1, /ECONNREFUSED/],
     [['tail', '--admin', 'http://127.0.0.1:7'], 1, /No gate answers at http:\/\/127\.0\.0\.1:7/],
     [['tail', '--admin', 'here'], 2, /--admin is "here", which is not an address/],
+    [['tail', '--type', 'kept', '--type', 'bogus'], 2, /--type is "bogus", which a gate never tells; give claimed, /],
   ])('%j ends with %d', async (args, code, words) => {
     const { status, stdout, stderr } = await oncekey(args, { cwd: folder() })
     expect(stderr).toMatch(words)

@@ -237,6 +237,25 @@ describe('oncekey config', () => {
     expect(await where(['--config', 'other.json'], {}, files)).toMatchObject({ port: '7002 · file other.json' })
   })
 
+  it('a variable that nobody reads is named, and a password in an address is not', async () => {
+    const env = { ONCEKEY_UPSTREEM: 'http://a', ONCEKEY_UPSTREAM: 'http://u:secret@h', ONCEKEY_ADMIN_URL: 'http://b' }
+    const { status, stdout, stderr } = await oncekey(['config'], { cwd: folder(), env })
+    expect(stderr).toMatch(/^ONCEKEY_UPSTREEM is no setting of oncekey, and was not read\..*\n$/)
+    expect(stdout).toMatch(/^upstream +http:\/\/u:…@h /m)
+    expect(status).toBe(0)
+  })
+
+  it('what Kubernetes says of a service called oncekey is no setting', async () => {
+    const env = {
+      ONCEKEY_PORT: 'tcp://10.0.0.1:8080',
+      ONCEKEY_PORT_8080_TCP_ADDR: '10.0.0.1',
+      ONCEKEY_SERVICE_HOST: '10.0.0.1',
+    }
+    const { stdout, stderr } = await oncekey(['config'], { cwd: folder(), env })
+    expect(stderr).toBe('')
+    expect(stdout).toMatch(/^port +8080 +default$/m)
+  })
+
   it('for people, too', async () => {
     const { status, stdout } = await oncekey(['config', '--port', '3'], { cwd: folder() })
     expect(stdout).toMatch(/^port +3 +flag --port$/m)

@@ -75,29 +75,37 @@ const BODIES: Readonly<Record<Verb, (status: string, note: string) => object>> =
 /** Said once, in the corner, and read out. */
 export const notice = signal('')
 
-export function Actions({ operation, onDone }: { operation: Subject; onDone: () => void }) {
-  const [asked, setAsked] = useState<Verb | undefined>(undefined)
+interface ActionsProps {
+  /** `absent`: there is nothing to do, but a question that is open stays open until it is answered. */
+  readonly operation: Subject | (Omit<Subject, 'state'> & { readonly state: 'absent' })
+  readonly onDone: () => void
+}
+
+export function Actions({ operation, onDone }: ActionsProps) {
+  // As it was when the question was asked: that is what is answered.
+  const [asked, setAsked] = useState<{ readonly verb: Verb; readonly subject: Subject } | undefined>(undefined)
+  const subject = operation.state === 'absent' ? undefined : (operation as Subject)
   return (
     <div class="actions">
-      {VERBS[operation.state].map((verb) => (
+      {(subject === undefined ? [] : VERBS[subject.state]).map((verb) => (
         <button
           type="button"
           key={verb}
           disabled={isReadOnly.value}
           title={isReadOnly.value ? 'The admin API was started read-only.' : undefined}
-          onClick={() => setAsked(verb)}
+          onClick={() => subject && setAsked({ verb, subject })}
         >
           {ACTIONS[verb].button} …
         </button>
       ))}
       {asked !== undefined && (
         <Confirmation
-          verb={asked}
-          operation={operation}
+          verb={asked.verb}
+          operation={asked.subject}
           onClose={() => setAsked(undefined)}
           onDone={() => {
             setAsked(undefined)
-            notice.value = ACTIONS[asked].done
+            notice.value = ACTIONS[asked.verb].done
             onDone()
           }}
         />

@@ -43,7 +43,7 @@ export function OperationView({ id }: { id: string }) {
         </h1>
         <StateBadge state={data.state} />
         <span class="grow" />
-        {data.state !== 'absent' && <Actions operation={{ ...data, labels }} onDone={reload} />}
+        <Actions operation={{ id: data.id, state: data.state, labels }} onDone={reload} />
       </div>
       <p class="lead">{STATE_WORDS[data.state]}</p>
       <div class="story">

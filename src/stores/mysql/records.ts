@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { systemClock } from '../../clock.ts'
 import { OncekeyError } from '../../error.ts'
+import type { Reply } from '../../group-commit.ts'
 import type { Claim, ClaimRequest, RecordState, Settlement } from '../../store.ts'
 import { blob, fromText, hex, hexOf, json, list, micros } from './encoding.ts'
 import { errorNumber, isOfOneOperation, isRecoverable, LOCK_TIMEOUT, toOncekeyError } from './faults.ts'
@@ -31,9 +32,6 @@ export type WriteOp =
   | SettleOp
   | { readonly verb: 'release'; readonly id: string; readonly token: string }
   | { readonly verb: 'renew'; readonly id: string; readonly token: string; readonly leaseMs: number }
-
-/** An operation that alone was at fault has its error for a reply; its batch mates have theirs. */
-export type Reply<T> = T | OncekeyError
 
 /** Rounds of one batch: every round but the first is for those that lost a race, or stand behind one of the same id. */
 const ROUNDS_MAX = 1_000

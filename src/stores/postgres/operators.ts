@@ -21,24 +21,24 @@ const redactSql = (table: string): string => `
   UPDATE ${table} AS t SET headers = CASE WHEN t.headers IS NOT NULL THEN '[]'::json END, body = NULL, labels = NULL
   WHERE t.id = $1::text AND t.outcome IS NOT NULL AND t.gone_at > ${NOW} RETURNING 1`
 
-/** Rows that somebody holds are left for the next time: a sweep waits for nobody, and holds few rows for a moment. */
-const dueSql = (table: string, which: string): string => `ARRAY(
-    SELECT t.id FROM ${table} AS t WHERE t.sweep_at <= ${NOW} AND ${which}
-    ORDER BY t.sweep_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED)`
-
-const IS_GONE = `t.gone_at <= ${NOW}`
-
-const sweepGoneSql = (table: string): string => `
-  WITH gone AS (
-    DELETE FROM ${table} AS t WHERE t.id = ANY (${dueSql(table, IS_GONE)}) AND ${IS_GONE} RETURNING 1
+/**
+ * The next that are due. What is gone goes; what is not has an answer that expired, or a lease that was renewed, and is
+ * looked at again later. Rows that somebody holds are left for the next time: a sweep waits for nobody, and holds few
+ * rows for a moment.
+ */
+const sweepSql = (table: string): string => `
+  WITH due AS MATERIALIZED (
+    SELECT t.id FROM ${table} AS t WHERE t.sweep_at <= ${NOW} ORDER BY t.sweep_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED
+  ),
+  gone AS (
+    DELETE FROM ${table} AS t USING due WHERE t.id = due.id AND t.gone_at <= ${NOW} RETURNING 1
+  ),
+  kept AS (
+    UPDATE ${table} AS t SET sweep_at = CASE WHEN t.expires_at > ${NOW} THEN t.expires_at ELSE t.gone_at END,
+      headers = CASE WHEN t.expires_at > ${NOW} THEN t.headers END, body = CASE WHEN t.expires_at > ${NOW} THEN t.body END
+    FROM due WHERE t.id = due.id AND t.gone_at > ${NOW} RETURNING 1
   )
-  SELECT count(*) FROM gone`
-
-/** What is due and not gone has an answer that expired, or a lease that was renewed. Either is looked at again later. */
-const sweepAnswersSql = (table: string): string => `
-  UPDATE ${table} AS t SET sweep_at = CASE WHEN t.expires_at > ${NOW} THEN t.expires_at ELSE t.gone_at END,
-    headers = CASE WHEN t.expires_at > ${NOW} THEN t.headers END, body = CASE WHEN t.expires_at > ${NOW} THEN t.body END
-  WHERE t.id = ANY (${dueSql(table, `NOT (${IS_GONE})`)}) AND NOT (${IS_GONE})`
+  SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)`
 
 const isRunning = `t.outcome IS NULL AND t.lease_until > ${NOW} AND t.gone_at > ${NOW}`
 const leaseLeftMs = `(extract(epoch FROM t.lease_until - ${NOW}) * 1000)::bigint`
@@ -66,15 +66,15 @@ type Op =
   | { readonly verb: 'task'; readonly task: Task<unknown> }
 
 const LIST_LIMIT_DEFAULT = 100
+/** Of one sweep; other operations come between them. */
+const SWEEP_STEPS_MAX = 1_000
 /** Reads that go together in one statement. */
 const BATCH_MAX = 512
 const QUEUE_MAX = 10_000
 
 /** What is not on the way of a first request: reads, looks, and the operators' verbs. One connection for all of them. */
 export class Operators {
-  readonly #sql: Readonly<
-    Record<'read' | 'list' | 'forget' | 'redact' | 'sweepGone' | 'sweepAnswers' | 'look' | 'flag', string>
-  >
+  readonly #sql: Readonly<Record<'read' | 'list' | 'forget' | 'redact' | 'sweep' | 'look' | 'flag', string>>
   readonly #lane: GroupCommit<Op, unknown>
 
   constructor(table: string, use: <T>(task: Task<T>) => Promise<T>) {
@@ -83,8 +83,7 @@ export class Operators {
       list: listSql(table),
       forget: forgetSql(table),
       redact: redactSql(table),
-      sweepGone: sweepGoneSql(table),
-      sweepAnswers: sweepAnswersSql(table),
+      sweep: sweepSql(table),
       look: lookSql(table),
       flag: flagSql(table),
     }
@@ -120,13 +119,19 @@ export class Operators {
     return this.#task(async (session) => (await session.send(this.#sql.redact, [toText(id)])).length > 0)
   }
 
-  sweep(limit: number): Promise<number> {
-    return this.#task(async (session) => {
-      const values = [String(count(limit))]
-      await retried(() => session.send(this.#sql.sweepAnswers, values))
-      const [row] = await retried(() => session.send(this.#sql.sweepGone, values))
-      return Number(row?.[0])
-    })
+  /** Goes on behind those that are due and stay, so that none is hidden by them. */
+  async sweep(limit: number): Promise<number> {
+    let swept = 0
+    for (let steps = 0; steps < SWEEP_STEPS_MAX && swept < limit; steps++) {
+      const asked = count(limit - swept)
+      const [gone, kept] = await this.#task(async (session) => {
+        const [row] = await retried(() => session.send(this.#sql.sweep, [String(asked)]))
+        return [Number(row?.[0]), Number(row?.[1])] as const
+      })
+      swept += gone
+      if (kept === 0 || gone + kept < asked) break
+    }
+    return swept
   }
 
   drain(): Promise<void> {

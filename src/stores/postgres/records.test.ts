@@ -243,6 +243,24 @@ describe.skipIf(url === '')(`the caller's pool${missing}`, () => {
     expect(await store.claim(claimOf('held'))).toMatchObject({ state: 'acquired' })
   })
 
+  it('a record that all can see is told as it is, although somebody is changing it', async () => {
+    const table = freshTable()
+    const store = open(poolOf(url), table)
+    for (const id of ['answered', 'running']) await store.claim(claimOf(id))
+    await store.settle('answered', 'mine', answered)
+    const outside = await lent(poolOf(url))
+    await outside.query(`BEGIN; UPDATE ${table} SET labels = '{}'`)
+    const claims = ['answered', 'running', 'new'].map((id) =>
+      store.claim(claimOf(id, { token: 't', fingerprint: 'f' })),
+    )
+    expect(await Promise.all(claims)).toMatchObject([
+      { state: 'settled', fingerprint: 'same' },
+      { state: 'running', fingerprint: 'same' },
+      { state: 'acquired' },
+    ])
+    await outside.query('ROLLBACK')
+  })
+
   it('one claim that is held by an open transaction does not hold up its batch for long, nor fail it', async () => {
     const table = freshTable()
     const store = open(poolOf(url), table)
@@ -328,6 +346,19 @@ describe.skipIf(url === '')(`sweep${missing}`, () => {
     expect((await store.list()).map(({ state }) => state)).toEqual(['running', 'settled'])
     const { rows } = await pool.query(`SELECT bool_and(sweep_at = gone_at) AS is_later FROM ${table}`)
     expect(rows).toEqual([{ is_later: true }])
+  })
+
+  it('finds what is gone behind what is only due', async () => {
+    const pool = poolOf(url)
+    const table = freshTable()
+    const store = open(pool, table)
+    await Promise.all(ids(7).map((id) => store.claim(claimOf(id))))
+    await pool.query(`UPDATE ${table} SET sweep_at = now() - interval '1 h' WHERE id < 'id-5'`)
+    await pool.query(`UPDATE ${table} SET sweep_at = gone_at - interval '1 d', gone_at = now() WHERE id >= 'id-5'`)
+    expect(await store.sweep(1)).toBe(1)
+    expect(await store.sweep(2)).toBe(1)
+    expect(await store.sweep(2)).toBe(0)
+    expect(await sizeOf(pool, table)).toBe(5)
   })
 
   it('its time is left alone by a settle when it is soon enough, so that no index has to be written', async () => {

@@ -1,9 +1,11 @@
 import { OncekeyError } from '../../error.ts'
+import type { Reply } from '../../group-commit.ts'
 import type { Claim, ClaimRequest, Labels, Outcome, RecordState, Settlement, StoredRecord } from '../../store.ts'
 import { arrayOf, fromText, toText, whole } from './encoding.ts'
 import { isOfOneOperation, isRecoverable, LOCK_TIMEOUT, sqlState, toOncekeyError } from './faults.ts'
 import type { Row, Session } from './sessions.ts'
 import { claimNewSql, claimSql, NOW, releaseSql, renewSql, settleOwnedSql, settleSql } from './statements.ts'
+import { claimNewValues, claimValues, settleValues } from './values.ts'
 
 export interface SettleOp {
   readonly verb: 'settle'
@@ -16,9 +18,6 @@ export type WriteOp =
   | SettleOp
   | { readonly verb: 'release'; readonly id: string; readonly token: string }
   | { readonly verb: 'renew'; readonly id: string; readonly token: string; readonly leaseMs: number }
-
-/** An operation that alone was at fault has its error for a reply; its batch mates have theirs. */
-export type Reply<T> = T | OncekeyError
 
 /** How long a claim waits for a session that has the same record in an open transaction. */
 const CLAIM_LOCK_MS_MAX = 250
@@ -57,17 +56,43 @@ export class Records {
     const sorted = requests.map((request, place) => ({ request, place }))
     if (sorted.length > 1) sorted.sort((a, b) => byId(a.request.id, b.request.id))
     const replies: Reply<Claim>[] = []
-    let left = sorted
-    for (let round = 0; left.length > 0; round++) {
-      if (round === ROUNDS_MAX) throw contested()
-      const claims = await this.#claimTogether(session, left)
-      left = left.filter(({ place }, index) => {
-        const claim = claims[index]
-        if (claim !== undefined) replies[place] = claim
-        return claim === undefined
-      })
+    let left = await this.#claimNew(session, sorted, replies)
+    try {
+      for (let round = 0; left.length > 0; round++) {
+        if (round === ROUNDS_MAX) throw contested()
+        const claims = await this.#claimTogether(session, left)
+        left = left.filter(({ place }, index) => {
+          const claim = claims[index]
+          if (claim !== undefined) replies[place] = claim
+          return claim === undefined
+        })
+      }
+    } catch (error) {
+      if (replies.length === 0) throw error
+      // What the others were told is true, and committed.
+      for (const { place } of left) replies[place] = toOncekeyError(error, true)
     }
+    this.#areMostlyNew = 2 * replies.filter(isAcquired).length > replies.length
     return replies
+  }
+
+  /** One statement. Answers those that are new, and gives back the others. */
+  async #claimNew(session: Session, asked: readonly Asked[], replies: Reply<Claim>[]): Promise<readonly Asked[]> {
+    if (!this.#areMostlyNew) return asked
+    const values = claimNewValues(
+      asked.map(({ request }) => request),
+      SUSPECT_LOCK_MS_MAX,
+    )
+    try {
+      const rows = await retried(() => session.run(this.#claimNewSql, values))
+      const known = new Set(rows.map(([place]) => Number(place) - 1))
+      for (const [index, { place }] of asked.entries()) if (!known.has(index)) replies[place] = FIRST_CLAIM
+      return asked.filter((_, index) => known.has(index))
+    } catch (error) {
+      if (!isOfOneOperation(error) && sqlState(error) !== LOCK_TIMEOUT) throw error
+      // Somebody holds a record, which may be one that all can see: that is for the statement that looks first.
+      return asked
+    }
   }
 
   /** When one of them is at fault, or is held by somebody, the halves go apart until it is found. */
@@ -78,13 +103,7 @@ export class Records {
   ): Promise<Array<Reply<Claim> | undefined>> {
     const requests = claims.map(({ request }) => request)
     try {
-      if (this.#areMostlyNew) {
-        const areAllNew = await retried(() => this.#claimNew(session, requests, lockMsMax))
-        if (areAllNew) return requests.map(() => FIRST_CLAIM)
-      }
-      const decided = await retried(() => this.claimOnce(session, requests, lockMsMax))
-      this.#areMostlyNew = 2 * decided.filter((claim) => claim?.state === 'acquired').length > decided.length
-      return decided
+      return await retried(() => this.claimOnce(session, requests, lockMsMax))
     } catch (error) {
       if (!isOfOneOperation(error) && sqlState(error) !== LOCK_TIMEOUT) throw error
       const [request] = requests
@@ -97,20 +116,6 @@ export class Records {
     }
   }
 
-  /** One statement. `false`: not all of them are new. Those that were have been claimed. */
-  async #claimNew(session: Session, requests: readonly ClaimRequest[], lockMsMax: number): Promise<boolean> {
-    const [[count] = []] = await session.run(this.#claimNewSql, [
-      arrayOf(requests.map(({ id }) => toText(id))),
-      arrayOf(requests.map(({ token }) => toText(token))),
-      arrayOf(requests.map(({ fingerprint }) => toText(fingerprint))),
-      arrayOf(requests.map(leaseMsOf)),
-      arrayOf(requests.map(goneMsOf)),
-      arrayOf(requests.map(labelsOf)),
-      String(lockMsMax),
-    ])
-    return Number(count) === requests.length
-  }
-
   /** One statement. `undefined`: the claim has lost a race, and is to be asked again. */
   async claimOnce(
     session: Session,
@@ -118,19 +123,7 @@ export class Records {
     lockMsMax: number,
     inTransaction = false,
   ): Promise<Array<Claim | undefined>> {
-    const ids = requests.map(({ id }) => toText(id))
-    const values = [
-      arrayOf(ids),
-      arrayOf(requests.map(({ token }) => toText(token))),
-      arrayOf(requests.map(({ fingerprint }) => toText(fingerprint))),
-      arrayOf(requests.map(leaseMsOf)),
-      arrayOf(requests.map(goneMsOf)),
-      arrayOf(requests.map(({ takeover }) => takeover)),
-      arrayOf(requests.map(labelsOf)),
-      arrayOf(ids.map((id, index) => id !== ids[index - 1])),
-      arrayOf(ids.filter((_, index) => requests[index]?.takeover)),
-      String(lockMsMax),
-    ]
+    const values = claimValues(requests, lockMsMax)
     const claims = new Array<Claim | undefined>(requests.length).fill(undefined)
     const rows = inTransaction
       ? await session.send(this.#claimSql, values, { extraMs: lockMsMax })
@@ -196,7 +189,7 @@ export class Records {
     verb: WriteOp['verb'],
     ops: readonly WriteOp[],
   ): Promise<Array<boolean | undefined>> {
-    if (verb === 'settle') return this.settleOnce(session, ops as readonly SettleOp[])
+    if (verb === 'settle') return this.#settle(session, ops as readonly SettleOp[])
     const values = [arrayOf(ops.map(({ id }) => toText(id))), arrayOf(ops.map(({ token }) => toText(token)))]
     if (verb === 'renew') values.push(arrayOf(ops.map((op) => ('leaseMs' in op ? whole(op.leaseMs) : 0))))
     const rows = await session.run(verb === 'renew' ? this.#renewSql : this.#releaseSql, values)
@@ -204,17 +197,29 @@ export class Records {
     return ops.map((_, index) => done.has(index))
   }
 
-  /** One statement for those that hold their records. `undefined`: the settle met another change of the same record, and is to be asked again. */
+  /** One statement for those that hold their records, and one more for the others. */
+  async #settle(session: Session, ops: readonly SettleOp[]): Promise<Array<boolean | undefined>> {
+    const settled = new Array<boolean | undefined>(ops.length).fill(true)
+    const rows = await retried(() => session.run(this.#settleOwnedSql, settleValues(ops)))
+    const others = rows.filter(([place]) => place !== null).map(([place]) => Number(place) - 1)
+    if (others.length === 0) return settled
+    const known = await retried(() =>
+      this.settleOnce(
+        session,
+        others.map((index) => ops[index] as SettleOp),
+      ),
+    )
+    for (const [at, index] of others.entries()) settled[index] = known[at]
+    return settled
+  }
+
+  /** One statement. `undefined`: the settle met another change of the same record, and is to be asked again. */
   async settleOnce(
     session: Session,
     ops: readonly SettleOp[],
     scope: 'any' | 'own-transaction' = 'any',
   ): Promise<Array<boolean | undefined>> {
     const values = settleValues(ops)
-    if (scope === 'any') {
-      const [[count] = []] = await session.run(this.#settleOwnedSql, values)
-      if (Number(count) === ops.length) return ops.map(() => true)
-    }
     const rows =
       scope === 'any' ? await session.run(this.#settleSql, values) : await session.send(this.#settleOwnSql, values)
     const settled = new Array<boolean | undefined>(ops.length).fill(false)
@@ -228,48 +233,21 @@ export class Records {
   }
 }
 
+interface Asked {
+  readonly request: ClaimRequest
+  readonly place: number
+}
+
 const FIRST_CLAIM: Claim = { state: 'acquired', attempt: 1 }
 
-function leaseMsOf({ leaseMs }: ClaimRequest): number {
-  return whole(leaseMs)
-}
-
-function goneMsOf({ leaseMs, unknownTtlMs }: ClaimRequest): number {
-  return whole(leaseMs) + whole(unknownTtlMs)
-}
-
-function labelsOf({ labels }: ClaimRequest): string | null {
-  return labels === undefined ? null : JSON.stringify(labels)
-}
-
-function settleValues(ops: readonly SettleOp[]): unknown[] {
-  const answers = ops.map(({ settlement }) => settlement.answer)
-  const offsets: number[] = []
-  let at = 1
-  for (const { body } of answers) {
-    offsets.push(at)
-    at += body?.length ?? 0
-  }
-  return [
-    arrayOf(ops.map(({ id }) => toText(id))),
-    arrayOf(ops.map(({ token }) => toText(token))),
-    arrayOf(ops.map(({ settlement }) => settlement.outcome)),
-    arrayOf(ops.map(({ settlement }) => whole(settlement.ttlMs))),
-    arrayOf(ops.map(({ settlement }) => whole(settlement.expiredTtlMs))),
-    arrayOf(answers.map(({ status }) => status)),
-    arrayOf(answers.map(({ headers }) => JSON.stringify(headers))),
-    arrayOf(offsets),
-    arrayOf(answers.map(({ body }) => body?.length ?? -1)),
-    Buffer.concat(answers.map(({ body }) => body ?? NO_BYTES)),
-  ]
+function isAcquired(reply: Reply<Claim>): boolean {
+  return 'state' in reply && reply.state === 'acquired'
 }
 
 function byId(a: string, b: string): number {
   if (a === b) return 0
   return a < b ? -1 : 1
 }
-
-const NO_BYTES = new Uint8Array(0)
 
 /** Splits settles so that no statement carries too many bytes. */
 function* groupsOf<T extends { readonly op: WriteOp }>(entries: readonly T[]): Generator<readonly T[]> {

@@ -94,13 +94,21 @@ export class Sessions<Client extends PostgresPoolClient = PostgresPoolClient> {
         isLate = true
         reject(this.#noConnection())
       }, this.#callMsMax)
-      connect.call(this.#pool, (error, client) => {
+      const fail = (error: unknown): void => {
         clearTimeout(timer)
-        if (isLate) return void client?.release()
-        client?.on('error', ignore)
-        if (client) resolve(client)
-        else reject(toOncekeyError(error, false))
-      })
+        reject(toOncekeyError(error, false))
+      }
+      try {
+        connect.call(this.#pool, (error, client) => {
+          if (client === undefined) return fail(error)
+          clearTimeout(timer)
+          if (isLate) return client.release()
+          client.on('error', ignore)
+          resolve(client)
+        })
+      } catch (error) {
+        fail(error)
+      }
     })
   }
 
@@ -118,7 +126,12 @@ async function giveBack(session: Session<PostgresPoolClient>): Promise<void> {
   const { client } = session
   await session.tidy()
   client.removeListener('error', ignore)
-  client.release(!session.isGood)
+  try {
+    client.release(!session.isGood)
+  } catch (error) {
+    // Whoever has given it back already may have let two share it: that must not stay unheard.
+    process.emitWarning(`A connection of PostgreSQL could not be given back: ${String(error)}`, 'OncekeyWarning')
+  }
 }
 
 /** One borrowed connection. */
@@ -168,16 +181,21 @@ export class Session<Client extends PostgresClient = PostgresClient> {
         this.isGood = false
         reject(noReply(msMax))
       }, msMax)
-      this.client.query(query, (error, result) => {
+      const fail = (error: unknown): void => {
         clearTimeout(timer)
-        if (!error) {
-          // Of several statements `pg` gives several results, and their rows are not wanted.
-          resolve((result.rows ?? []) as Row[])
-          return
-        }
         if (!isSessionGood(error)) this.isGood = false
         reject(error)
-      })
+      }
+      try {
+        this.client.query(query, (error, result) => {
+          if (error) return fail(error)
+          clearTimeout(timer)
+          // Of several statements `pg` gives several results, and their rows are not wanted.
+          resolve((result.rows ?? []) as Row[])
+        })
+      } catch (error) {
+        fail(error)
+      }
     })
   }
 

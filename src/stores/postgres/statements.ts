@@ -3,7 +3,8 @@
 /**
  * The server's clock, in whole milliseconds. It stands still within a statement, so that one decision is made at one
  * moment; and unlike now() it moves on within a transaction, so that an answer's life begins when the work is done.
- * A cast, for it is written several times for each row, and `date_trunc` would look up the time zone every time.
+ * A cast, which rounds, for it is written several times for each row, and `date_trunc` would look up the time zone
+ * every time.
  */
 export const NOW = 'statement_timestamp()::timestamptz(3)'
 
@@ -31,25 +32,29 @@ export const COLUMNS: string = `
   CASE WHEN t.expires_at > ${NOW} THEN t.headers END, CASE WHEN t.expires_at > ${NOW} THEN encode(t.body, 'hex') END`
 const NO_COLUMNS = 'NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL'
 
+const ACQUIRED_COLUMNS = 'id, token, fingerprint, attempt, created_at, lease_until, gone_at, sweep_at, labels'
+const ACQUIRED_VALUES = `r.id, r.token, r.fingerprint, 1, ${NOW}, ${fromNow('r.lease_ms')}, ${fromNow('r.gone_ms')},
+    ${fromNow('r.gone_ms')}, r.labels::json`
+
 /**
- * Claims that are all new, as most are: inserts what is not there, and counts. When the count is short, `claimSql` decides
- * about all of them; to it those that were inserted here are their own, by their tokens.
+ * New keys, as most are: inserts what is not there, and gives back the places of those that were. About these `claimSql`
+ * decides.
  *
  * $1 to $6 are the claims in the order of their ids, so that two sessions cannot wait for each other. $7: how long to
  * wait, in ms, for a session that has the same record in an open transaction.
  */
 export const claimNewSql = (table: string): string => `
 WITH bound AS MATERIALIZED (SELECT set_config('lock_timeout', $7, true) AS lock_timeout),
-acquired AS (
-  INSERT INTO ${table} (id, token, fingerprint, attempt, created_at, lease_until, gone_at, sweep_at, labels)
-  SELECT r.id, r.token, r.fingerprint, 1, ${NOW}, ${fromNow('r.lease_ms')}, ${fromNow('r.gone_ms')}, ${fromNow('r.gone_ms')},
-    r.labels::json
-  FROM bound, unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5::float8[], $6::text[])
-    AS r (id, token, fingerprint, lease_ms, gone_ms, labels)
+request AS MATERIALIZED (
+  SELECT r.* FROM bound, unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5::float8[], $6::text[])
+    WITH ORDINALITY AS r (id, token, fingerprint, lease_ms, gone_ms, labels, place)
   WHERE bound.lock_timeout IS NOT NULL
-  ON CONFLICT (id) DO NOTHING RETURNING 1
+),
+acquired AS (
+  INSERT INTO ${table} AS t (${ACQUIRED_COLUMNS}) SELECT ${ACQUIRED_VALUES} FROM request AS r ORDER BY r.place
+  ON CONFLICT (id) DO NOTHING RETURNING t.id, t.token
 )
-SELECT count(*) FROM acquired`
+SELECT r.place FROM request AS r WHERE NOT EXISTS (SELECT FROM acquired AS a WHERE a.id = r.id AND a.token = r.token)`
 
 /**
  * One statement, one decision for each claim. `known` are the records that no claim may change, as they are committed:
@@ -76,9 +81,8 @@ known AS MATERIALIZED (
     AND t.fingerprint = r.fingerprint AND t.token <> r.token)
 ),
 acquired AS (
-  INSERT INTO ${table} AS t (id, token, fingerprint, attempt, created_at, lease_until, gone_at, sweep_at, labels)
-  SELECT r.id, r.token, r.fingerprint, 1, ${NOW}, ${fromNow('r.lease_ms')}, ${fromNow('r.gone_ms')}, ${fromNow('r.gone_ms')},
-    r.labels::json
+  INSERT INTO ${table} AS t (${ACQUIRED_COLUMNS})
+  SELECT ${ACQUIRED_VALUES}
   FROM request AS r WHERE r.is_first AND NOT EXISTS (SELECT FROM known AS k WHERE k.place = r.place) ORDER BY r.place
   ON CONFLICT (id) DO UPDATE SET
     token = excluded.token, fingerprint = excluded.fingerprint,
@@ -105,27 +109,29 @@ const SETTLEMENTS = `unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5
 
 /** The sweeper has something to free when the answer expires, or when the whole record is gone. */
 const SETTLED_DUE_MS = 'r.ttl_ms'
-/** It may come later by a hundredth of the answer's life: then the settle leaves its index alone. */
-const SETTLED_LATEST_MS = 'r.ttl_ms * 1.01'
+/** It may come later, by a hundredth of the answer's life or a minute: then the settle leaves its index alone. */
+const SETTLED_LATEST_MS = 'r.ttl_ms + least(r.ttl_ms * 0.01, 60000)'
 
-const settleUpdate = (table: string, requests: string, whose: string): string => `
+const settleUpdate = (table: string, whose: string): string => `
   UPDATE ${table} AS t SET outcome = r.outcome, expires_at = ${fromNow('r.ttl_ms')},
     gone_at = ${fromNow('r.ttl_ms + r.expired_ms')}, status = r.status, headers = r.headers::json,
     body = CASE WHEN r.body_bytes >= 0 THEN substr($10::bytea, r.body_at, r.body_bytes) END,
     sweep_at = CASE WHEN t.sweep_at BETWEEN ${fromNow(SETTLED_DUE_MS)} AND ${fromNow(SETTLED_LATEST_MS)} THEN t.sweep_at
       ELSE ${fromNow(SETTLED_DUE_MS)} END
-  FROM ${requests} WHERE t.id = r.id AND t.token = r.token AND t.outcome IS NULL AND ${whose}`
+  FROM request AS r WHERE t.id = r.id AND t.token = r.token AND t.outcome IS NULL AND ${whose}`
 
-/** Settles of owners that hold their records, as most do: counts them. When the count is short, `settleSql` tells who is who. */
+/** Owners that hold their records, as most do. Gives back the places of the others, about whom `settleSql` knows more. */
 export const settleOwnedSql = (table: string): string => `
-WITH done AS (${settleUpdate(table, SETTLEMENTS, `t.gone_at > ${NOW}`)} RETURNING t.id, t.awaited)
-SELECT count(*), count(${announce(table)}) FROM done AS t`
+WITH request AS MATERIALIZED (SELECT * FROM ${SETTLEMENTS}),
+done AS (${settleUpdate(table, `t.gone_at > ${NOW}`)} RETURNING r.place, t.id, t.awaited)
+SELECT r.place, NULL FROM request AS r WHERE NOT EXISTS (SELECT FROM done AS d WHERE d.place = r.place)
+UNION ALL SELECT NULL, ${announce(table)} FROM done AS t WHERE t.awaited`
 
 export const settleSql = (table: string, whose: string): string => `
 WITH request AS MATERIALIZED (
   SELECT * FROM ${SETTLEMENTS}
 ),
-done AS (${settleUpdate(table, 'request AS r', whose)}
+done AS (${settleUpdate(table, whose)}
   RETURNING r.place, t.id, t.awaited
 )
 SELECT t.place, true, true, ${announce(table)} FROM done AS t

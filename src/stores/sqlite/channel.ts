@@ -3,7 +3,7 @@ import { Worker } from 'node:worker_threads'
 import { OncekeyError } from '../../error.ts'
 import type { Fault, FromWorker, Op, Reply, ToWorker, WorkerSettings } from './wire.ts'
 
-/** Operations in one batch, and so in one transaction, at most. */
+/** Operations in one batch at most. The worker may put several batches into one transaction. */
 const BATCH_OPS_MAX = 512
 /** A batch takes no further body beyond this; a larger body still travels, in a batch that it starts. */
 const BATCH_BYTES_MAX = 4 * 1024 * 1024
