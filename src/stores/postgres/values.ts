@@ -1,6 +1,5 @@
-import type { ClaimRequest } from '../../store.ts'
+import type { ClaimRequest, Settlement } from '../../store.ts'
 import { arrayOf, toText, whole } from './encoding.ts'
-import type { SettleOp } from './records.ts'
 
 /** The parameters of the statements of the hot path: one array for each column, one element for each operation. */
 export function claimNewValues(requests: readonly ClaimRequest[], lockMsMax: number): string[] {
@@ -47,7 +46,13 @@ function labelsOf({ labels }: ClaimRequest): string | null {
   return labels === undefined ? null : JSON.stringify(labels)
 }
 
-export function settleValues(ops: readonly SettleOp[]): unknown[] {
+interface Settling {
+  readonly id: string
+  readonly token: string
+  readonly settlement: Settlement
+}
+
+export function settleValues(ops: readonly Settling[]): unknown[] {
   const answers = ops.map(({ settlement }) => settlement.answer)
   const offsets: number[] = []
   let at = 1
