@@ -112,8 +112,12 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
 
   // Not async, these two: every request pays for them.
   claim(request: ClaimRequest): Promise<Claim> {
-    this.#assertOpen()
-    assertClaimTimes(request)
+    try {
+      this.#assertOpen()
+      assertClaimTimes(request)
+    } catch (error) {
+      return Promise.reject(error)
+    }
     this.#planSweep()
     if (this.#transactions.has(request.id)) return Promise.resolve(heldByTransaction(request))
     const labels = request.labels && { ...request.labels }
@@ -121,8 +125,12 @@ class PostgresStore<Client extends PostgresPoolClient> implements TransactionalS
   }
 
   settle(id: string, token: string, settlement: Settlement): Promise<boolean> {
-    this.#assertOpen()
-    assertSettlement(settlement)
+    try {
+      this.#assertOpen()
+      assertSettlement(settlement)
+    } catch (error) {
+      return Promise.reject(error)
+    }
     return this.#write({ verb: 'settle', id, token, settlement })
   }
 
