@@ -52,7 +52,8 @@ export class Listener {
       }
     })
     await sessions.use((other) => other.send('SELECT pg_notify($1, $2)', [channel, proof]))
-    if (!(await heard)) throw unheard()
+    // The connection may have been lost after the proof came, while the reply to it was still on its way.
+    if (!(await heard) || this.#isEnded) throw unheard()
   }
 
   end(): void {
