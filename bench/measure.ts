@@ -30,8 +30,9 @@ export interface Entry {
 }
 
 /**
- * Round-robin, so that a machine that slows down for some seconds slows down all alike. Every second round goes the
- * other way, so that nobody always comes after the same neighbour.
+ * Round-robin, and each contestant right before or right after its bare framework: on a machine that is shared with
+ * others the next seconds are not like the last. Every second round goes the other way, so that nobody always comes
+ * after the same neighbour.
  */
 export async function measure(
   entries: readonly Entry[],
@@ -42,23 +43,56 @@ export async function measure(
   const started = entries.filter(({ absent }) => absent === undefined)
   const takingPart = (scenario: ScenarioName) =>
     started.filter(({ contestant }) => scenario === 'new-keys' || contestant.kind !== 'ceiling')
-  const slices = scenarios.reduce((sum, { name }) => sum + takingPart(name).length, 0)
+  const slices = scenarios.reduce((sum, { name }) => sum + besideBare(takingPart(name)).flat().length, 0)
   const progress = new Progress(slices * (options.rounds + WARM_UP_ROUNDS))
+  const measured = async (entry: Entry, scenario: ScenarioName): Promise<Slice | undefined> => {
+    progress.step(entry.contestant.name)
+    if (entry.absent !== undefined) return undefined
+    try {
+      return await measureSlice(entry, scenario, load, options)
+    } catch (error) {
+      entry.absent = messageOf(error)
+      return undefined
+    }
+  }
   for (let round = -WARM_UP_ROUNDS; round < options.rounds; round++) {
     for (const { name: scenario } of scenarios) {
-      const running = takingPart(scenario)
-      for (const entry of round % 2 === 0 ? running : running.toReversed()) {
-        progress.step(entry.contestant.name)
-        if (entry.absent !== undefined) continue
-        try {
-          const slice = await measureSlice(entry, scenario, load, options)
-          if (round >= 0) entry.slices[scenario].push(slice)
-        } catch (error) {
-          entry.absent = messageOf(error)
+      const groups = besideBare(takingPart(scenario))
+      for (const group of round % 2 === 0 ? groups : groups.toReversed().map((group) => group.toReversed())) {
+        const results: Array<readonly [Entry, Slice]> = []
+        for (const entry of group) {
+          const slice = await measured(entry, scenario)
+          if (slice !== undefined) results.push([entry, slice])
+        }
+        const bare = results.find(([{ contestant }]) => contestant.kind === 'bare')?.[1]
+        if (round < 0) continue
+        for (const [entry, slice] of results) {
+          entry.slices[scenario].push(bare === undefined || bare === slice ? slice : { ...slice, bare: besideOf(bare) })
         }
       }
     }
   }
+}
+
+function besideOf({ requestsPerSecond, cpuUsPerRequest, fault }: Slice): NonNullable<Slice['bare']> {
+  return { requestsPerSecond, cpuUsPerRequest, ...(fault !== undefined && { fault }) }
+}
+
+/** By twos, with the bare framework between them. */
+function besideBare(entries: readonly Entry[]): Entry[][] {
+  return entries
+    .filter(({ contestant }) => contestant.kind === 'bare')
+    .flatMap((bare) => {
+      const others = entries.filter(
+        ({ contestant }) => contestant.framework === bare.contestant.framework && contestant !== bare.contestant,
+      )
+      const groups: Entry[][] = others.length === 0 ? [[bare]] : []
+      for (let at = 0; at < others.length; at += 2) {
+        const [one, other] = others.slice(at, at + 2)
+        groups.push([one, bare, other].filter((entry) => entry !== undefined))
+      }
+      return groups
+    })
 }
 
 export async function measureSlice(

@@ -18,7 +18,7 @@ export interface Options {
 export const HELP = `npm run bench -- [options]
 
 Measures oncekey against the bare framework and against published libraries, all in one run and interleaved: every
-round gives each contestant one short slice, and each is compared with the bare framework of the same round.
+round gives each contestant one short slice, right before or after one of the bare framework, which it is compared with.
 
   --rounds N        rounds; the median of them is reported (default 7)
   --seconds S       length of one slice (default 0.8)

@@ -2,7 +2,7 @@ import type { Framework, Kind } from './contestants/index.ts'
 import type { Machine } from './machine.ts'
 import type { Probes } from './probe.ts'
 
-/** The whole run as it is written to JSON. Ratios are of one round: contestant ÷ bare framework, same round. */
+/** The whole run as it is written to JSON. Ratios are of neighbours: contestant ÷ the bare framework right before or after it. */
 export interface Results {
   readonly machine: Machine
   readonly settings: { readonly rounds: number; readonly seconds: number; readonly connections: number }
@@ -56,6 +56,8 @@ export interface Slice {
   readonly loadCoreShare: number
   /** What was wrong with the answers. A slice with a fault does not count as a measurement. */
   readonly fault?: string
+  /** The bare framework in the seconds beside these. */
+  readonly bare?: Pick<Slice, 'requestsPerSecond' | 'cpuUsPerRequest' | 'fault'>
 }
 
 export interface Spread {
@@ -78,10 +80,10 @@ export interface Summary {
   readonly fault?: string
 }
 
-export function summarize(slices: readonly Slice[], bare: readonly Slice[]): Summary {
-  const ratios = (of: (slice: Slice) => number): Spread =>
-    spread(slices.map((slice, round) => of(slice) / of(bare[round] ?? slice)))
-  const bareFault = bare.find((slice) => slice.fault !== undefined)?.fault
+export function summarize(slices: readonly Slice[]): Summary {
+  const ratios = (of: (slice: NonNullable<Slice['bare']>) => number): Spread =>
+    spread(slices.map((slice) => of(slice) / of(slice.bare ?? slice)))
+  const bareFault = slices.find(({ bare }) => bare?.fault !== undefined)?.bare?.fault
   const fault =
     slices.find((slice) => slice.fault !== undefined)?.fault ??
     (bareFault === undefined ? undefined : `nothing to compare with: ${bareFault}`)

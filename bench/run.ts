@@ -48,7 +48,7 @@ async function main(): Promise<void> {
     const lone = (options.scenario?.test('lone') ?? true) ? await measureLone(entries, load, options) : []
     const { rounds, seconds, connections } = options
     const settings = { rounds, seconds, connections }
-    finish({ machine, settings, scenarios, rows: entries.map((entry) => rowOf(entry, entries)), lone }, options)
+    finish({ machine, settings, scenarios, rows: entries.map(rowOf), lone }, options)
   } finally {
     await Promise.all(
       [load, ...entries.flatMap(({ server }) => server ?? [])].map((child) => child.close(CLOSE_MS_MAX)),
@@ -106,14 +106,13 @@ function profiling({ name }: Contestant, { profile }: Options): readonly string[
   return ['--cpu-prof', `--cpu-prof-dir=${join(profile, name)}`]
 }
 
-function rowOf({ contestant, absent, probes, slices }: Entry, entries: readonly Entry[]): Row {
+function rowOf({ contestant, absent, probes, slices }: Entry): Row {
   const { name, framework, kind, label, settings } = contestant
-  const bare = entries.find((one) => one.contestant.kind === 'bare' && one.contestant.framework === framework)
   const scenarios: Row['scenarios'] = {}
   for (const { name: scenario } of SCENARIOS) {
     const own = slices[scenario]
     if (absent !== undefined || own.length === 0) continue
-    scenarios[scenario] = { summary: summarize(own, bare?.slices[scenario] ?? own), slices: own }
+    scenarios[scenario] = { summary: summarize(own), slices: own }
   }
   return {
     name,
