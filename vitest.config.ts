@@ -9,6 +9,7 @@ export default defineConfig({
     // Generous, because machines are shared: a test ends by what it waits for, and this is only the last resort.
     testTimeout: 180_000,
     hookTimeout: 60_000,
+    expect: { poll: { timeout: 60_000 } },
     projects: [
       {
         extends: true,

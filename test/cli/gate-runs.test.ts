@@ -100,13 +100,11 @@ describe('oncekey gate', () => {
     const ended = going.stop()
     // Closed to others from now on.
     await expect
-      .poll(
-        () =>
-          fetch(gate, { headers: { Connection: 'close' } }).then(
-            ({ status }) => status,
-            () => 'refused',
-          ),
-        { timeout: 30_000 },
+      .poll(() =>
+        fetch(gate, { headers: { Connection: 'close' } }).then(
+          ({ status }) => status,
+          () => 'refused',
+        ),
       )
       .toBe('refused')
     orders.held[0]?.()
