@@ -119,10 +119,7 @@ describe('an upstream that breaks after a byte was sent', () => {
 describe('a client that leaves', () => {
   it('while the upstream works: the operation is recorded, and its retry is a replay', async () => {
     const { open, upstream, store } = await scene()
-    let finish = (): void => {}
-    upstream.behave = (request, socket) => {
-      finish = () => answer('201 Created', '{"id":7}')(request, socket)
-    }
+    const finish = upstream.holdBack(answer('201 Created', '{"id":7}'))
     const wire = open().post('k')
     await upstream.arrived(1)
     wire.destroy()
@@ -260,10 +257,7 @@ describe('limits', () => {
 describe('stopping', () => {
   it('finishes what runs, refuses what comes, and ends the connections', async () => {
     const { open, upstream, gate, store } = await scene()
-    let finish = (): void => {}
-    upstream.behave = (request, socket) => {
-      finish = () => answer('201 Created', '{"id":7}')(request, socket)
-    }
+    const finish = upstream.holdBack(answer('201 Created', '{"id":7}'))
     const running = open().post('k')
     await upstream.arrived(1)
     const idle = open()

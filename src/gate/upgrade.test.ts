@@ -70,10 +70,7 @@ describe('behind a request that is not answered yet', () => {
     ['a tunnel', ['CONNECT other.example:443 HTTP/1.1', 'Host: shop.example']],
   ])('X7: %s ends the connection: its answer would be taken for the other', async (_name, lines) => {
     const { open, upstream, store } = await scene()
-    let finish = (): void => {}
-    upstream.behave = (request, socket) => {
-      finish = () => answer('201 Created', '{"id":7}')(request, socket)
-    }
+    const finish = upstream.holdBack(answer('201 Created', '{"id":7}'))
     const wire = open().post('k')
     await upstream.arrived(1)
     wire.send(...lines, '', '')

@@ -138,10 +138,7 @@ describe('several workers on one port', () => {
     const { workers, upstream, open } = await group(options)
     const idle = open().post('idle')
     expect((await idle.message()).status).toBe(201)
-    let finish = (): void => {}
-    upstream.behave = (request, socket) => {
-      finish = () => answer('201 Created', '{"id":1}')(request, socket)
-    }
+    const finish = upstream.holdBack(answer('201 Created', '{"id":1}'))
     const running = open().post('running')
     await upstream.arrived(2)
     // For the start of a worker, and nothing else.

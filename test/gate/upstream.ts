@@ -33,6 +33,15 @@ export class TestUpstream {
     return this
   }
 
+  /** From now on it answers nothing; what came last gets its answer when the function that this returns is called. */
+  holdBack(behaviour: Behaviour): () => void {
+    let finish = (): void => {}
+    this.behave = (request, socket) => {
+      finish = () => behaviour(request, socket)
+    }
+    return () => finish()
+  }
+
   get port(): number {
     return (this.#server.address() as { port: number }).port
   }

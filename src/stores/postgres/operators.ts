@@ -121,15 +121,16 @@ export class Operators {
 
   /** Goes on behind those that are due and stay, so that none is hidden by them. */
   async sweep(limit: number): Promise<number> {
+    const wanted = count(limit)
     let swept = 0
-    for (let steps = 0; steps < SWEEP_STEPS_MAX && swept < limit; steps++) {
-      const asked = count(limit - swept)
+    for (let steps = 0; steps < SWEEP_STEPS_MAX && swept < wanted; steps++) {
+      const asked = wanted - swept
       const [gone, kept] = await this.#task(async (session) => {
         const [row] = await retried(() => session.send(this.#sql.sweep, [String(asked)]))
         return [Number(row?.[0]), Number(row?.[1])] as const
       })
       swept += gone
-      if (kept === 0 || gone + kept < asked) break
+      if (gone + kept < asked) break
     }
     return swept
   }
