@@ -23,6 +23,13 @@ export function assertDuration(field: string, valueMs: number): void {
   throw new OncekeyError('config-invalid', `${field} is ${valueMs}; it must be a finite number of ms, 0 or more.`)
 }
 
+export function assertCounts(counts: Readonly<Record<string, number>>): void {
+  for (const [field, value] of Object.entries(counts)) {
+    if (Number.isSafeInteger(value) && value > 0) continue
+    throw new OncekeyError('config-invalid', `${field} is ${value}; it must be a whole number of 1 or more.`)
+  }
+}
+
 /** For callers without types: an address where a client belongs is told at once, not by the first request. */
 export function assertClient(client: unknown, verb: string, store: string, example: string): void {
   if (typeof (client as Record<string, unknown> | null | undefined)?.[verb] === 'function') return

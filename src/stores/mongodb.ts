@@ -9,7 +9,7 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
-import { assertClaimTimes, assertClient, assertDuration, assertSettlementTimes } from '../store-checks.ts'
+import { assertClaimTimes, assertClient, assertCounts, assertDuration, assertSettlementTimes } from '../store-checks.ts'
 import { UnderWay } from '../under-way.ts'
 import type { MongodbClient, MongodbCollection, MongodbSession, MongodbWriteConcern } from './mongodb/client.ts'
 import { assertFits, checkFields, type RecordFields } from './mongodb/document.ts'
@@ -70,10 +70,7 @@ export function mongodbStore<Session extends MongodbSession = MongodbSession>(
     callMsMax: options.callMsMax ?? CALL_MS_MAX_DEFAULT,
     transactionWaitMsMax: options.transactionWaitMsMax ?? TRANSACTION_WAIT_MS_MAX_DEFAULT,
   }
-  for (const [field, value] of Object.entries(bounds)) {
-    if (Number.isSafeInteger(value) && value > 0) continue
-    throw new OncekeyError('config-invalid', `${field} is ${value}; it must be a whole number of 1 or more.`)
-  }
+  assertCounts(bounds)
   const { writeConcern = WRITE_CONCERN_DEFAULT, fields = {}, unique = [] } = options
   checkFields(fields, unique)
   if (writeConcern.w === 0) {

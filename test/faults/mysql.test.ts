@@ -12,6 +12,7 @@ import { findOwn, freePort } from '../services/index.ts'
 import { mariadb } from '../services/recipes.ts'
 import { launch } from '../services/server.ts'
 import { answered, claimOf, freshTable, lent, open, poolOf } from '../support/mysql.ts'
+import { processWarnings } from '../support/postgres.ts'
 
 const own = await findOwn('mariadb')
 const url = typeof own === 'string' ? '' : own.url
@@ -94,8 +95,8 @@ describe.skipIf(url === '')(`MariaDB that fails${missing}`, () => {
     [0, 'lost, as the warning says'],
   ])('innodb_flush_log_at_trx_commit %i: what was acknowledged just before kill -9 is %s', async (value, what) => {
     const pool = poolOf(url)
-    const warnings: string[] = []
-    const store = open(pool, freshTable(), { onWarning: (text) => warnings.push(text) })
+    const warnings = processWarnings()
+    const store = open(pool, freshTable())
     const ROUNDS = 5
     let lost = 0
     for (let round = 0; round < ROUNDS; round++) {
@@ -377,9 +378,8 @@ describe.skipIf(url === '')(`MariaDB that is set otherwise${missing}`, () => {
     )
     onTestFinished(() => other.stop())
     const table = freshTable()
-    const warnings: string[] = []
-    const onWarning = (text: string) => warnings.push(text)
-    const stores = [1, 2, 3, 4].map(() => open(poolOf(other.url), table, { onWarning }))
+    const warnings = processWarnings()
+    const stores = [1, 2, 3, 4].map(() => open(poolOf(other.url), table))
     const owners = new Map<string, number>()
     await Promise.all(
       stores.map(async (store, side) => {

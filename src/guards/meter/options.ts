@@ -1,6 +1,7 @@
 import { type Clock, systemClock } from '../../clock.ts'
 import { OncekeyError } from '../../error.ts'
 import type { Labels, Store } from '../../store.ts'
+import { assertCounts } from '../../store-checks.ts'
 
 export interface MeterOptions {
   /** Where the counts live; any store. Best one of their own: a collection, a table, a file. */
@@ -62,10 +63,7 @@ export function meterSettings(options: MeterOptions): MeterSettings {
       'tenant is missing; pass a function that says whose count it is, such as ({ labels }) => labels.principal',
     )
   }
-  for (const [field, value] of Object.entries({ keepMs, rememberMs, callMsMax, waitingMax })) {
-    if (Number.isSafeInteger(value) && value > 0) continue
-    throw new OncekeyError('config-invalid', `${field} is ${value}; it must be a whole number of 1 or more`)
-  }
+  assertCounts({ keepMs, rememberMs, callMsMax, waitingMax })
   if (rememberMs > keepMs) {
     throw new OncekeyError(
       'config-invalid',

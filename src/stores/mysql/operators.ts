@@ -1,4 +1,6 @@
-import { GroupCommit } from '../../group-commit.ts'
+import { rowCount } from '../../sql/operations.ts'
+import { Operators as SqlOperators } from '../../sql/operators.ts'
+import type { Use } from '../../sql/store.ts'
 import type { ListQuery, StoredRecord } from '../../store.ts'
 import { fromText, hex, list } from './encoding.ts'
 import { retried } from './records.ts'
@@ -43,52 +45,38 @@ const sweepAnswersSql = (table: string, ids: readonly string[]): string => `
   UPDATE ${eachOf(table, ids)} SET t.headers = NULL, t.body = NULL, t.sweep_at = t.gone_at
   WHERE t.expires_at <= ${NOW}`
 
-type Task<T> = (session: Session) => Promise<T>
-type Op =
-  | { readonly verb: 'read'; readonly id: string }
-  | { readonly verb: 'look'; readonly ids: readonly string[] }
-  | { readonly verb: 'task'; readonly task: Task<unknown> }
-
 const LIST_LIMIT_DEFAULT = 100
-/** Reads that go together in one statement. */
-const BATCH_MAX = 512
-const QUEUE_MAX = 10_000
 /** Most rows that one step of a sweep holds, for a moment. */
 const SWEEP_STEP_ROWS = 200
 
-/** What is not on the way of a first request: reads, looks, and the operators' verbs. One connection for all of them. */
-export class Operators {
+/** Those that run. */
+type Running = ReadonlySet<string>
+
+export class Operators extends SqlOperators<Session, 'look', Running> {
   readonly #table: string
-  readonly #lane: GroupCommit<Op, unknown>
 
-  constructor(table: string, use: <T>(task: Task<T>) => Promise<T>) {
+  constructor(table: string, use: Use<Session>) {
+    super(use)
     this.#table = table
-    const bounds = { batchMax: BATCH_MAX, queueMax: QUEUE_MAX, inFlightMax: 1 }
-    this.#lane = new GroupCommit((ops) => use((session) => this.#run(session, ops)), bounds)
   }
 
-  async read(id: string): Promise<StoredRecord | undefined> {
-    return (await this.#lane.submit({ verb: 'read', id })) as StoredRecord | undefined
-  }
-
-  /** Those that run. */
-  async look(ids: readonly string[]): Promise<ReadonlySet<string>> {
-    return (await this.#lane.submit({ verb: 'look', ids })) as ReadonlySet<string>
+  look(ids: readonly string[]): Promise<Running> {
+    return this.looked('look', ids)
   }
 
   list({ after = '', limit = LIST_LIMIT_DEFAULT, state }: ListQuery): Promise<readonly StoredRecord[]> {
-    const sql = listSql(this.#table, hex(after), hex(state ?? ''), count(limit))
-    return this.#task(async (session) => (await session.rows(sql)).map(recordOf))
+    const sql = listSql(this.#table, hex(after), hex(state ?? ''), rowCount(limit))
+    return this.task(async (session) => (await session.rows(sql)).map(recordOf))
   }
 
   forget(id: string): Promise<boolean> {
-    return this.#task((session) =>
+    return this.task((session) =>
       retried(async () => (await session.write(forgetSql(this.#table, hex(id)))).affectedRows > 0),
     )
   }
 
   redact(id: string): Promise<boolean> {
-    return this.#task(async (session) => {
+    return this.task(async (session) => {
       const { affectedRows } = await retried(() => session.write(redactSql(this.#table, hex(id))))
       // On some connections a row that was redacted before does not count as affected.
       return affectedRows > 0 || (await session.rows(answeredSql(this.#table, hex(id)))).length > 0
@@ -96,9 +84,9 @@ export class Operators {
   }
 
   sweep(limit: number): Promise<number> {
-    return this.#task(async (session) => {
+    return this.task(async (session) => {
       let freed = 0
-      for (let left = count(limit); left > 0; ) {
+      for (let left = rowCount(limit); left > 0; ) {
         const step = await retried(() => this.#sweepStep(session, Math.min(left, SWEEP_STEP_ROWS)))
         freed += step.gone
         left -= step.gone
@@ -131,57 +119,13 @@ export class Operators {
     }
   }
 
-  drain(): Promise<void> {
-    return this.#lane.drain()
-  }
-
-  async #task<T>(task: Task<T>): Promise<T> {
-    const reply = (await this.#lane.submit({ verb: 'task', task })) as () => T
-    return reply()
-  }
-
-  async #run(session: Session, ops: readonly Op[]): Promise<unknown[]> {
-    const records = await this.#readAll(session, ops)
-    const running = await this.#lookAll(session, ops)
-    const replies: unknown[] = []
-    for (const op of ops) {
-      if (op.verb === 'read') replies.push(records.get(op.id))
-      else if (op.verb === 'task') replies.push(await outcomeOf(op.task, session))
-      else replies.push(running)
-    }
-    return replies
-  }
-
-  /** Each by the id that the record itself carries. */
-  async #readAll(session: Session, ops: readonly Op[]): Promise<ReadonlyMap<string, StoredRecord>> {
-    const ids = new Set(ops.flatMap((op) => (op.verb === 'read' ? [op.id] : [])))
-    if (ids.size === 0) return new Map()
+  protected async readAll(session: Session, ids: ReadonlySet<string>): Promise<ReadonlyMap<string, StoredRecord>> {
     const rows = await session.rows(recordsSql(this.#table, list(ids)))
     return new Map(rows.map(recordOf).map((record) => [record.id, record]))
   }
 
-  async #lookAll(session: Session, ops: readonly Op[]): Promise<ReadonlySet<string>> {
-    const ids = new Set(ops.flatMap((op) => (op.verb === 'look' ? op.ids : [])))
-    if (ids.size === 0) return new Set()
+  protected async lookAll(session: Session, _look: 'look', ids: ReadonlySet<string>): Promise<Running> {
     const rows = await session.rows(lookSql(this.#table, list(ids)))
     return new Set(rows.map(([id]) => fromText(id ?? null)))
   }
-}
-
-/** A task that failed by itself leaves the others of its batch alone, unless the connection went with it. */
-async function outcomeOf<T>(task: Task<T>, session: Session): Promise<() => T> {
-  try {
-    const result = await task(session)
-    return () => result
-  } catch (error) {
-    if (!session.isGood) throw error
-    return () => {
-      throw error
-    }
-  }
-}
-
-/** MySQL refuses a negative limit. */
-function count(limit: number): number {
-  return Math.min(Math.max(0, Math.floor(limit)), Number.MAX_SAFE_INTEGER)
 }

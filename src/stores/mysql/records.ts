@@ -2,7 +2,9 @@ import { randomBytes } from 'node:crypto'
 import { systemClock } from '../../clock.ts'
 import { OncekeyError } from '../../error.ts'
 import type { Reply } from '../../group-commit.ts'
-import type { Claim, ClaimRequest, RecordState, Settlement } from '../../store.ts'
+import type { SettleOp, WriteOp } from '../../sql/operations.ts'
+import { firstOfEachId, groupsBySize, heldByTransaction, untilAnswered } from '../../sql/operations.ts'
+import type { Claim, ClaimRequest } from '../../store.ts'
 import { blob, fromText, hex, hexOf, json, list, micros } from './encoding.ts'
 import { errorNumber, isOfOneOperation, isRecoverable, LOCK_TIMEOUT, toOncekeyError } from './faults.ts'
 import { claimed, idOf } from './rows.ts'
@@ -21,20 +23,6 @@ import {
   settleSql,
 } from './statements.ts'
 
-export interface SettleOp {
-  readonly verb: 'settle'
-  readonly id: string
-  readonly token: string
-  readonly settlement: Settlement
-}
-
-export type WriteOp =
-  | SettleOp
-  | { readonly verb: 'release'; readonly id: string; readonly token: string }
-  | { readonly verb: 'renew'; readonly id: string; readonly token: string; readonly leaseMs: number }
-
-/** Rounds of one batch: every round but the first is for those that lost a race, or stand behind one of the same id. */
-const ROUNDS_MAX = 1_000
 /** After a deadlock or the like the statement has changed nothing, and is sent again. */
 const RETRIES_MAX = 10
 /** A batch that met so many goes on one by one: a statement of one row has nothing to cross. */
@@ -53,24 +41,14 @@ export class Records {
     this.#table = table
   }
 
-  async claim(session: Session, requests: readonly ClaimRequest[]): Promise<Reply<Claim>[]> {
-    const replies: Reply<Claim>[] = []
-    let left = requests.map((request, place) => ({ request, place }))
-    for (let round = 0; left.length > 0; round++) {
-      if (round === ROUNDS_MAX) throw contested()
-      const later: typeof left = []
-      for (const group of this.#groupsOf(left, ({ request }) => claimBytes(request))) {
-        const requests = group.map(({ request }) => request)
-        const claims = await this.#claimTogether(session, requests)
-        for (const [index, entry] of group.entries()) {
-          const claim = claims[index]
-          if (claim === undefined) later.push(entry)
-          else replies[entry.place] = claim
-        }
+  claim(session: Session, requests: readonly ClaimRequest[]): Promise<Reply<Claim>[]> {
+    return untilAnswered(requests, toFault, async (left) => {
+      const claims: Array<Reply<Claim> | undefined> = []
+      for (const group of groupsBySize(left, this.#bytesMax, claimBytes)) {
+        claims.push(...(await this.#claimTogether(session, group)))
       }
-      left = later
-    }
-    return replies
+      return claims
+    })
   }
 
   async #claimTogether(session: Session, requests: readonly ClaimRequest[]): Promise<Array<Reply<Claim> | undefined>> {
@@ -81,7 +59,7 @@ export class Records {
       if (!isHeld && !isRecoverable(error) && !isOfOneOperation(error)) throw error
       const [request] = requests
       if (requests.length === 1 && request !== undefined) {
-        return [isHeld ? heldByTransaction(request) : toOncekeyError(error, true)]
+        return [isHeld ? heldByTransaction(request) : toFault(error)]
       }
       const alone: Array<Reply<Claim> | undefined> = []
       for (const each of requests) alone.push(...(await this.#claimTogether(session, [each])))
@@ -130,33 +108,24 @@ export class Records {
     return new Map(rows.map((row) => [idOf(row), row]))
   }
 
-  /** At most one operation of each id goes at a time, in the order in which they came. */
-  async write(session: Session, ops: readonly WriteOp[]): Promise<Reply<boolean>[]> {
-    const replies: Reply<boolean>[] = []
-    let left = ops.map((op, place) => ({ op, place }))
-    for (let round = 0; left.length > 0; round++) {
-      if (round === ROUNDS_MAX) throw contested()
-      const seen = new Set<string>()
-      const later: typeof left = []
+  write(session: Session, ops: readonly WriteOp[]): Promise<Reply<boolean>[]> {
+    return untilAnswered(ops, toFault, async (left) => {
+      const replies: Array<Reply<boolean> | undefined> = left.map(() => undefined)
       const settles: Array<{ op: SettleOp; place: number }> = []
-      for (const { op, place } of left) {
-        const isFirst = seen.size < seen.add(op.id).size
-        if (!isFirst) later.push({ op, place })
-        else if (op.verb === 'settle') settles.push({ op, place })
+      for (const place of firstOfEachId(left)) {
+        const op = left[place] as WriteOp
+        if (op.verb === 'settle') settles.push({ op, place })
         else replies[place] = await this.#writeOne(session, op)
       }
-      for (const group of this.#groupsOf(settles, ({ op }) => settleBytes(op))) {
-        const same = group.map(({ op }) => op)
-        const done = await this.#settleTogether(session, same)
-        for (const [index, entry] of group.entries()) {
-          const reply = done[index]
-          if (reply === undefined) later.push(entry)
-          else replies[entry.place] = reply
-        }
+      for (const group of groupsBySize(settles, this.#bytesMax, ({ op }) => settleBytes(op))) {
+        const done = await this.#settleTogether(
+          session,
+          group.map(({ op }) => op),
+        )
+        for (const [index, { place }] of group.entries()) replies[place] = done[index]
       }
-      left = later
-    }
-    return replies
+      return replies
+    })
   }
 
   async #writeOne(session: Session, op: Exclude<WriteOp, SettleOp>): Promise<boolean> {
@@ -175,7 +144,7 @@ export class Records {
       return await retried(() => this.#settleOnce(session, ops), retriesMax(ops))
     } catch (error) {
       if (!isOfOneOperation(error) && !isRecoverable(error) && !isTooLarge(error)) throw error
-      if (ops.length === 1) return [toOncekeyError(error, true)]
+      if (ops.length === 1) return [toFault(error)]
       const alone: Array<Reply<boolean> | undefined> = []
       for (const op of ops) alone.push(...(await this.#settleTogether(session, [op])))
       return alone
@@ -231,22 +200,8 @@ export class Records {
     )
   }
 
-  /** Splits a batch so that no statement carries too many bytes. */
-  *#groupsOf<T>(entries: readonly T[], bytesOf: (entry: T) => number): Generator<readonly T[]> {
-    const bytesMax = Math.min(STATEMENT_BYTES_MAX, this.packetBytesMax / 2)
-    let group: T[] = []
-    let bytes = 0
-    for (const entry of entries) {
-      const own = bytesOf(entry)
-      if (group.length > 0 && bytes + own > bytesMax) {
-        yield group
-        group = []
-        bytes = 0
-      }
-      group.push(entry)
-      bytes += own
-    }
-    if (group.length > 0) yield group
+  get #bytesMax(): number {
+    return Math.min(STATEMENT_BYTES_MAX, this.packetBytesMax / 2)
   }
 }
 
@@ -310,17 +265,6 @@ function retriesMax(batch: readonly unknown[]): number {
   return batch.length > 1 ? BATCH_RETRIES_MAX : RETRIES_MAX
 }
 
-/**
- * Another session has inserted the record and not committed yet. Its fingerprint cannot be seen, so the claim's own is
- * given: the caller is told to come again, and then learns what it really is.
- */
-export function heldByTransaction(request: ClaimRequest): RecordState {
-  return { state: 'running', fingerprint: request.fingerprint, leaseLeftMs: request.leaseMs }
-}
-
-export function contested(): OncekeyError {
-  return new OncekeyError(
-    'store-unavailable',
-    'Other sessions changed this record all the time while it was looked at. Nothing was recorded; try again.',
-  )
+function toFault(error: unknown): OncekeyError {
+  return toOncekeyError(error, true)
 }

@@ -1,30 +1,14 @@
 import { OncekeyError } from '../../error.ts'
+import type { Table } from '../../sql/table.ts'
+import { commentOf, tableFrom, tableMissing, versionFrom } from '../../sql/table.ts'
 import { TEXT_BYTES_MAX } from './checks.ts'
 import { toOncekeyError } from './faults.ts'
 import type { Row, Session } from './sessions.ts'
 
-/** A table as the user names it, as SQL writes it, and the database when one was given. */
-export interface Table {
-  readonly sql: string
-  readonly database: string | undefined
-  readonly name: string
-}
-
-const NAME = /^[A-Za-z_][A-Za-z0-9_$]*$/
 const NAME_CHARS_MAX = 64
 
-/** `records` or `database.records`. */
 export function tableOf(text: string): Table {
-  const parts = text.split('.')
-  if (parts.length > 2 || parts.some((part) => !NAME.test(part) || part.length > NAME_CHARS_MAX)) {
-    throw new OncekeyError(
-      'config-invalid',
-      `table is ${JSON.stringify(text)}; it must be a name or database.name of letters, digits and _, each of ` +
-        `${NAME_CHARS_MAX} characters at most.`,
-    )
-  }
-  const [name = '', database] = parts.toReversed()
-  return { sql: parts.map((part) => `\`${part}\``).join('.'), database, name }
+  return tableFrom(text, { home: 'database', charsMax: NAME_CHARS_MAX, quote: (name) => `\`${name}\`` })
 }
 
 /**
@@ -58,10 +42,7 @@ export function migrationsOf(table: Table): readonly string[] {
   ]
 }
 
-const commentOf = (version: number): string => `oncekey schema ${version}`
-const COMMENT = /^oncekey schema (\d+)$/
-
-const databaseOf = ({ database }: Table): string => (database === undefined ? 'DATABASE()' : `'${database}'`)
+const databaseOf = ({ home }: Table): string => (home === undefined ? 'DATABASE()' : `'${home}'`)
 
 const lookSql = (table: Table): string => `
   SELECT @@autocommit, @@max_allowed_packet, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog,
@@ -87,7 +68,7 @@ export async function prepareTable(session: Session, table: Table, mayMigrate: b
     let found = await look(session, table)
     assertAutocommit(found)
     if (versionOf(found, table) < migrationsOf(table).length) {
-      if (!mayMigrate) throw missing(table, found.engine !== undefined)
+      if (!mayMigrate) throw tableMissing(table, found.engine !== undefined, 'mysqlMigrations')
       await migrate(session, table)
       found = await look(session, table)
     }
@@ -150,23 +131,7 @@ async function lock(session: Session, table: Table): Promise<void> {
 }
 
 function versionOf({ engine, comment }: Found, table: Table): number {
-  if (engine === undefined) return 0
-  const version = Number(COMMENT.exec(comment)?.[1] ?? Number.NaN)
-  if (Number.isNaN(version)) {
-    throw new OncekeyError(
-      'store-incompatible',
-      `The table ${table.sql} is not oncekey's: its comment does not say so. It was left as it is; give another name ` +
-        'by the option "table".',
-    )
-  }
-  if (version > migrationsOf(table).length) {
-    throw new OncekeyError(
-      'store-incompatible',
-      `The table ${table.sql} was made by a newer oncekey (schema ${version}; this one knows up to ` +
-        `${migrationsOf(table).length}). It was left as it is; update oncekey in this process too.`,
-    )
-  }
-  return version
+  return versionFrom(engine === undefined ? undefined : comment, table, migrationsOf(table).length)
 }
 
 function assertAutocommit({ autocommit }: Found): void {
@@ -175,14 +140,6 @@ function assertAutocommit({ autocommit }: Found): void {
     'config-invalid',
     'autocommit is off on the connections of this pool: what the store writes would not be committed. Nothing was ' +
       'recorded. Leave it on, or give the store a pool of its own.',
-  )
-}
-
-function missing(table: Table, isThere: boolean): OncekeyError {
-  return new OncekeyError(
-    'store-unavailable',
-    `The table ${table.sql} is ${isThere ? 'of an older schema' : 'missing'}, and migrate is false. Nothing was ` +
-      'recorded. Run the SQL that mysqlMigrations() gives, and go on; no restart of this process is needed.',
   )
 }
 

@@ -1,21 +1,11 @@
 import { OncekeyError } from '../../error.ts'
+import { contested, heldByTransaction } from '../../sql/operations.ts'
+import type { Isolation, TransactionSettings, TransactionSteps } from '../../sql/transaction.ts'
+import { CLAIMS_MAX, transact as inTransaction } from '../../sql/transaction.ts'
 import type { Claim, ClaimRequest, Settlement, TransactionEnd } from '../../store.ts'
 import { errorNumber, isRecoverable, isSessionGood, LOCK_TIMEOUT, NO_SUCH_SAVEPOINT, toOncekeyError } from './faults.ts'
 import type { Records } from './records.ts'
-import { contested, heldByTransaction } from './records.ts'
 import type { MysqlConnection, Session } from './sessions.ts'
-
-export type Isolation = 'read committed' | 'repeatable read' | 'serializable'
-
-export interface TransactionSettings {
-  /** `undefined`: what the server's own default says. */
-  readonly isolation: Isolation | undefined
-  /** How long a duplicate waits for the end of the first one's transaction. */
-  readonly waitMsMax: number
-}
-
-/** Times that the claim is asked again, before `work` has run. */
-const CLAIMS_MAX = 10
 
 const setWait = (seconds: number): string =>
   `SET @oncekey_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = ${seconds}`
@@ -27,32 +17,22 @@ const MARK = 'SAVEPOINT oncekey_claim'
 const CHECK_MARK = 'RELEASE SAVEPOINT oncekey_claim'
 
 /** Claims, works and settles in one transaction on this connection. */
-export async function transact<Connection extends MysqlConnection>(
+export function transact<Connection extends MysqlConnection>(
   session: Session<Connection>,
   records: Records,
   request: ClaimRequest,
   settings: TransactionSettings,
   work: (tx: Connection, attempt: number) => Promise<Settlement | undefined>,
 ): Promise<TransactionEnd> {
-  const claim = await claimInside(session, records, request, settings)
-  if (claim.state !== 'acquired') return claim
-  let settlement: Settlement | undefined
-  try {
-    settlement = await work(session.connection, claim.attempt)
-  } catch (error) {
-    await session.rollBack()
-    throw error
+  const steps: TransactionSteps = {
+    claim: () => claimInside(session, records, request, settings),
+    settle: (settlement) => settleInside(session, records, request, settlement),
+    commit: () => commit(session),
+    rollBack: () => session.rollBack(),
   }
-  if (settlement === undefined) {
-    await session.rollBack()
-    return { state: 'rolled-back' }
-  }
-  await settleInside(session, records, request, settlement)
-  await commit(session)
-  return { state: 'committed' }
+  return inTransaction(steps, (attempt) => work(session.connection, attempt))
 }
 
-/** Leaves an open transaction when the claim was acquired, and none otherwise. Nothing of the user's has run yet. */
 async function claimInside(
   session: Session,
   records: Records,

@@ -2,14 +2,49 @@ import { OncekeyError } from '../../error.ts'
 import type { PostgresClient, PostgresNotification, Sessions } from './sessions.ts'
 import { isDirect, Session } from './sessions.ts'
 
+/** Opens a connection that is the store's alone. */
+export type OwnConnection = () => Promise<PostgresClient & { end(): Promise<void> }>
+
 /** A connection that may be kept for as long as somebody waits, and how to let go of it. */
-export interface ListenConnection {
+interface ListenConnection {
   readonly client: PostgresClient
   end(): void
 }
 
+/** A smaller pool has no connection to spare for listening: waiters poll. */
+const POOL_MIN = 4
 /** How long the proof may take that a notification from another connection arrives here. */
 const PROOF_MS_MAX = 2_000
+
+/** How to listen, or `undefined` where that is not wanted, or not to be had. */
+export function listening(
+  wanted: false | OwnConnection | undefined,
+  sessions: Sessions,
+  table: string,
+  callMsMax: number,
+): ((onId: (id: string) => void, onEnded: () => void) => Promise<Listener>) | undefined {
+  if (wanted === false || (wanted === undefined && sessions.poolMax < POOL_MIN)) return undefined
+  return async (onId, onEnded) => {
+    const listener = new Listener(await connectionOf(wanted, sessions), onId, onEnded)
+    try {
+      await listener.start(table, sessions, callMsMax)
+      return listener
+    } catch (error) {
+      listener.end()
+      throw error
+    }
+  }
+}
+
+async function connectionOf(own: OwnConnection | undefined, sessions: Sessions): Promise<ListenConnection> {
+  if (own !== undefined) {
+    const client = await own()
+    return { client, end: () => void client.end().catch(ignore) }
+  }
+  const client = await sessions.connect()
+  // Not given back to the pool but ended: it would go on to hear.
+  return { client, end: () => client.release(true) }
+}
 
 /**
  * One connection that hears which records are no longer running, from whatever process. `onEnded` is called once, when
@@ -81,3 +116,5 @@ export class Listener {
 function unheard(): OncekeyError {
   return new OncekeyError('store-unavailable', 'Notifications do not come through: a proxy stands in between.')
 }
+
+function ignore(): void {}

@@ -1,4 +1,6 @@
-import { GroupCommit } from '../../group-commit.ts'
+import { rowCount } from '../../sql/operations.ts'
+import { Operators as SqlOperators } from '../../sql/operators.ts'
+import type { Use } from '../../sql/store.ts'
 import type { ListQuery, StoredRecord } from '../../store.ts'
 import { arrayOf, toText } from './encoding.ts'
 import { recordOf, retried } from './records.ts'
@@ -59,25 +61,19 @@ const flagSql = (table: string): string => `
   SELECT * FROM flagged
   UNION ALL SELECT t.id, ${leaseLeftMs} FROM ${table} AS t WHERE t.id = ANY ($1::text[]) AND ${isRunning} AND t.awaited`
 
-type Task<T> = (session: Session) => Promise<T>
-type Op =
-  | { readonly verb: 'read'; readonly id: string }
-  | { readonly verb: 'look' | 'flag'; readonly ids: readonly string[] }
-  | { readonly verb: 'task'; readonly task: Task<unknown> }
-
 const LIST_LIMIT_DEFAULT = 100
 /** Of one sweep; other operations come between them. */
 const SWEEP_STEPS_MAX = 1_000
-/** Reads that go together in one statement. */
-const BATCH_MAX = 512
-const QUEUE_MAX = 10_000
 
-/** What is not on the way of a first request: reads, looks, and the operators' verbs. One connection for all of them. */
-export class Operators {
-  readonly #sql: Readonly<Record<'read' | 'list' | 'forget' | 'redact' | 'sweep' | 'look' | 'flag', string>>
-  readonly #lane: GroupCommit<Op, unknown>
+type Look = 'look' | 'flag'
+/** By the ids as they are kept: those that run, with the ms that are left of their lease. */
+type Running = ReadonlyMap<string, number>
 
-  constructor(table: string, use: <T>(task: Task<T>) => Promise<T>) {
+export class Operators extends SqlOperators<Session, Look, Running> {
+  readonly #sql: Readonly<Record<'read' | 'list' | 'forget' | 'redact' | 'sweep' | Look, string>>
+
+  constructor(table: string, use: Use<Session>) {
+    super(use)
     this.#sql = {
       read: readSql(table),
       list: listSql(table),
@@ -87,24 +83,17 @@ export class Operators {
       look: lookSql(table),
       flag: flagSql(table),
     }
-    const bounds = { batchMax: BATCH_MAX, queueMax: QUEUE_MAX, inFlightMax: 1 }
-    this.#lane = new GroupCommit((ops) => use((session) => this.#run(session, ops)), bounds)
   }
 
-  async read(id: string): Promise<StoredRecord | undefined> {
-    return (await this.#lane.submit({ verb: 'read', id })) as StoredRecord | undefined
-  }
-
-  /** By the ids as they are kept: those that run, with the ms that are left of their lease. */
-  async look(ids: readonly string[], flag: boolean): Promise<ReadonlyMap<string, number>> {
-    return (await this.#lane.submit({ verb: flag ? 'flag' : 'look', ids })) as ReadonlyMap<string, number>
+  look(ids: readonly string[], flag: boolean): Promise<Running> {
+    return this.looked(flag ? 'flag' : 'look', ids)
   }
 
   list({ after, limit = LIST_LIMIT_DEFAULT, state }: ListQuery): Promise<readonly StoredRecord[]> {
-    return this.#task(async (session) => {
+    return this.task(async (session) => {
       const rows = await session.send(this.#sql.list, [
         after === undefined ? null : toText(after),
-        String(count(limit)),
+        String(rowCount(limit)),
         state ?? '',
       ])
       return rows.map(recordOf)
@@ -112,20 +101,20 @@ export class Operators {
   }
 
   forget(id: string): Promise<boolean> {
-    return this.#task(async (session) => (await session.send(this.#sql.forget, [toText(id)])).length > 0)
+    return this.task(async (session) => (await session.send(this.#sql.forget, [toText(id)])).length > 0)
   }
 
   redact(id: string): Promise<boolean> {
-    return this.#task(async (session) => (await session.send(this.#sql.redact, [toText(id)])).length > 0)
+    return this.task(async (session) => (await session.send(this.#sql.redact, [toText(id)])).length > 0)
   }
 
   /** Goes on behind those that are due and stay, so that none is hidden by them. */
   async sweep(limit: number): Promise<number> {
-    const wanted = count(limit)
+    const wanted = rowCount(limit)
     let swept = 0
     for (let steps = 0; steps < SWEEP_STEPS_MAX && swept < wanted; steps++) {
       const asked = wanted - swept
-      const [gone, kept] = await this.#task(async (session) => {
+      const [gone, kept] = await this.task(async (session) => {
         const [row] = await retried(() => session.send(this.#sql.sweep, [String(asked)]))
         return [Number(row?.[0]), Number(row?.[1])] as const
       })
@@ -135,58 +124,13 @@ export class Operators {
     return swept
   }
 
-  drain(): Promise<void> {
-    return this.#lane.drain()
-  }
-
-  async #task<T>(task: Task<T>): Promise<T> {
-    const reply = (await this.#lane.submit({ verb: 'task', task })) as () => T
-    return reply()
-  }
-
-  async #run(session: Session, ops: readonly Op[]): Promise<unknown[]> {
-    const records = await this.#readAll(session, ops)
-    const looked = await this.#lookAll(session, ops, 'look')
-    const flagged = await this.#lookAll(session, ops, 'flag')
-    const replies: unknown[] = []
-    for (const op of ops) {
-      if (op.verb === 'read') replies.push(records.get(op.id))
-      else if (op.verb === 'task') replies.push(await outcomeOf(op.task, session))
-      else replies.push(op.verb === 'look' ? looked : flagged)
-    }
-    return replies
-  }
-
-  /** Each by the id that the record itself carries. */
-  async #readAll(session: Session, ops: readonly Op[]): Promise<ReadonlyMap<string, StoredRecord>> {
-    const ids = new Set(ops.flatMap((op) => (op.verb === 'read' ? [toText(op.id)] : [])))
-    if (ids.size === 0) return new Map()
-    const rows = await session.run(this.#sql.read, [arrayOf([...ids])])
+  protected async readAll(session: Session, ids: ReadonlySet<string>): Promise<ReadonlyMap<string, StoredRecord>> {
+    const rows = await session.run(this.#sql.read, [arrayOf([...ids].map(toText))])
     return new Map(rows.map(recordOf).map((record) => [record.id, record]))
   }
 
-  async #lookAll(session: Session, ops: readonly Op[], verb: 'look' | 'flag'): Promise<ReadonlyMap<string, number>> {
-    const ids = new Set(ops.flatMap((op) => (op.verb === verb ? op.ids.map(toText) : [])))
-    if (ids.size === 0) return new Map()
-    const rows = await retried(() => session.run(this.#sql[verb], [arrayOf([...ids])]))
+  protected async lookAll(session: Session, look: Look, ids: ReadonlySet<string>): Promise<Running> {
+    const rows = await retried(() => session.run(this.#sql[look], [arrayOf([...ids].map(toText))]))
     return new Map(rows.map(([id, leftMs]) => [id ?? '', Number(leftMs)]))
   }
-}
-
-/** A task that failed by itself leaves the others of its batch alone, unless the connection went with it. */
-async function outcomeOf<T>(task: Task<T>, session: Session): Promise<() => T> {
-  try {
-    const result = await task(session)
-    return () => result
-  } catch (error) {
-    if (!session.isGood) throw error
-    return () => {
-      throw error
-    }
-  }
-}
-
-/** PostgreSQL refuses a negative limit. */
-function count(limit: number): number {
-  return Math.min(Math.max(0, Math.floor(limit)), Number.MAX_SAFE_INTEGER)
 }

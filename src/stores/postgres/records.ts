@@ -1,30 +1,18 @@
-import { OncekeyError } from '../../error.ts'
+import type { OncekeyError } from '../../error.ts'
 import type { Reply } from '../../group-commit.ts'
-import type { Claim, ClaimRequest, Labels, Outcome, RecordState, Settlement, StoredRecord } from '../../store.ts'
+import type { SettleOp, WriteOp } from '../../sql/operations.ts'
+import { firstOfEachId, groupsBySize, heldByTransaction, untilAnswered } from '../../sql/operations.ts'
+import type { Claim, ClaimRequest, Labels, Outcome, RecordState, StoredRecord } from '../../store.ts'
 import { arrayOf, fromText, toText, whole } from './encoding.ts'
 import { isOfOneOperation, isRecoverable, LOCK_TIMEOUT, sqlState, toOncekeyError } from './faults.ts'
 import type { Row, Session } from './sessions.ts'
 import { claimNewSql, claimSql, NOW, releaseSql, renewSql, settleOwnedSql, settleSql } from './statements.ts'
 import { claimNewValues, claimValues, settleValues } from './values.ts'
 
-export interface SettleOp {
-  readonly verb: 'settle'
-  readonly id: string
-  readonly token: string
-  readonly settlement: Settlement
-}
-
-export type WriteOp =
-  | SettleOp
-  | { readonly verb: 'release'; readonly id: string; readonly token: string }
-  | { readonly verb: 'renew'; readonly id: string; readonly token: string; readonly leaseMs: number }
-
 /** How long a claim waits for a session that has the same record in an open transaction. */
 const CLAIM_LOCK_MS_MAX = 250
 /** The same, while the one is looked for that made its batch wait. */
 const SUSPECT_LOCK_MS_MAX = 20
-/** Rounds of one batch: every round but the first is for those that lost a race, or stand behind one of the same id. */
-const ROUNDS_MAX = 1_000
 /** After a deadlock or a failed serialization the statement has changed nothing, and is sent again. */
 const RETRIES_MAX = 10
 /** A statement carries no further body beyond this; a larger one goes in a statement of its own. */
@@ -56,21 +44,14 @@ export class Records {
     const sorted = requests.map((request, place) => ({ request, place }))
     if (sorted.length > 1) sorted.sort((a, b) => byId(a.request.id, b.request.id))
     const replies: Reply<Claim>[] = []
-    let left = await this.#claimNew(session, sorted, replies)
+    const left = await this.#claimNew(session, sorted, replies)
     try {
-      for (let round = 0; left.length > 0; round++) {
-        if (round === ROUNDS_MAX) throw contested()
-        const claims = await this.#claimTogether(session, left)
-        left = left.filter(({ place }, index) => {
-          const claim = claims[index]
-          if (claim !== undefined) replies[place] = claim
-          return claim === undefined
-        })
-      }
+      const claims = await untilAnswered(left, toFault, (asked) => this.#claimTogether(session, asked))
+      for (const [index, { place }] of left.entries()) replies[place] = claims[index] as Reply<Claim>
     } catch (error) {
       if (replies.length === 0) throw error
       // What the others were told is true, and committed.
-      for (const { place } of left) replies[place] = toOncekeyError(error, true)
+      for (const { place } of left) replies[place] = toFault(error)
     }
     this.#areMostlyNew = 2 * replies.filter(isAcquired).length > replies.length
     return replies
@@ -112,7 +93,7 @@ export class Records {
         const first = await this.#claimTogether(session, claims.slice(0, middle), SUSPECT_LOCK_MS_MAX)
         return [...first, ...(await this.#claimTogether(session, claims.slice(middle), SUSPECT_LOCK_MS_MAX))]
       }
-      return [sqlState(error) === LOCK_TIMEOUT ? heldByTransaction(request) : toOncekeyError(error, true)]
+      return [sqlState(error) === LOCK_TIMEOUT ? heldByTransaction(request) : toFault(error)]
     }
   }
 
@@ -139,32 +120,19 @@ export class Records {
     return claims
   }
 
-  /** At most one operation of each id goes at a time, in the order in which they came. */
-  async write(session: Session, ops: readonly WriteOp[]): Promise<Reply<boolean>[]> {
-    const replies: Reply<boolean>[] = []
-    let left = ops.map((op, place) => ({ op, place }))
-    for (let round = 0; left.length > 0; round++) {
-      if (round === ROUNDS_MAX) throw contested()
-      const seen = new Set<string>()
-      const later: typeof left = []
-      const now: typeof left = []
-      for (const entry of left) {
-        const isFirst = seen.size < seen.add(entry.op.id).size
-        ;(isFirst ? now : later).push(entry)
-      }
+  write(session: Session, ops: readonly WriteOp[]): Promise<Reply<boolean>[]> {
+    return untilAnswered(ops, toFault, async (left) => {
+      const replies: Array<Reply<boolean> | undefined> = left.map(() => undefined)
+      const first = firstOfEachId(left).map((place) => ({ place, op: left[place] as WriteOp }))
       for (const verb of ['settle', 'renew', 'release'] as const) {
-        for (const group of groupsOf(now.filter(({ op }) => op.verb === verb))) {
+        const same = first.filter(({ op }) => op.verb === verb)
+        for (const group of groupsBySize(same, STATEMENT_BYTES_MAX, bytesOf)) {
           const done = await this.#writeTogether(session, verb, group)
-          for (const [index, entry] of group.entries()) {
-            const reply = done[index]
-            if (reply === undefined) later.push(entry)
-            else replies[entry.place] = reply
-          }
+          for (const [index, { place }] of group.entries()) replies[place] = done[index]
         }
       }
-      left = later
-    }
-    return replies
+      return replies
+    })
   }
 
   async #writeTogether(
@@ -177,7 +145,7 @@ export class Records {
       return await retried(() => this.#writeOnce(session, verb, ops))
     } catch (error) {
       if (!isOfOneOperation(error)) throw error
-      if (entries.length === 1) return [toOncekeyError(error, true)]
+      if (entries.length === 1) return [toFault(error)]
       const middle = Math.ceil(entries.length / 2)
       const first = await this.#writeTogether(session, verb, entries.slice(0, middle))
       return [...first, ...(await this.#writeTogether(session, verb, entries.slice(middle)))]
@@ -249,21 +217,12 @@ function byId(a: string, b: string): number {
   return a < b ? -1 : 1
 }
 
-/** Splits settles so that no statement carries too many bytes. */
-function* groupsOf<T extends { readonly op: WriteOp }>(entries: readonly T[]): Generator<readonly T[]> {
-  let group: T[] = []
-  let bytes = 0
-  for (const entry of entries) {
-    const own = entry.op.verb === 'settle' ? (entry.op.settlement.answer.body?.length ?? 0) : 0
-    if (group.length > 0 && bytes + own > STATEMENT_BYTES_MAX) {
-      yield group
-      group = []
-      bytes = 0
-    }
-    group.push(entry)
-    bytes += own
-  }
-  if (group.length > 0) yield group
+function bytesOf({ op }: { readonly op: WriteOp }): number {
+  return op.verb === 'settle' ? (op.settlement.answer.body?.length ?? 0) : 0
+}
+
+function toFault(error: unknown): OncekeyError {
+  return toOncekeyError(error, true)
 }
 
 export async function retried<T>(attempt: () => Promise<T>): Promise<T> {
@@ -274,21 +233,6 @@ export async function retried<T>(attempt: () => Promise<T>): Promise<T> {
       if (!isRecoverable(error) || retries === RETRIES_MAX) throw error
     }
   }
-}
-
-/**
- * Another session has inserted the record and not committed yet. Its fingerprint cannot be seen, so the claim's own is
- * given: the caller is told to come again, and then learns what it really is.
- */
-export function heldByTransaction(request: ClaimRequest): RecordState {
-  return { state: 'running', fingerprint: request.fingerprint, leaseLeftMs: request.leaseMs }
-}
-
-export function contested(): OncekeyError {
-  return new OncekeyError(
-    'store-unavailable',
-    'Other sessions changed this record all the time while it was looked at. Nothing was recorded; try again.',
-  )
 }
 
 /** Places in a row of `COLUMNS`. */

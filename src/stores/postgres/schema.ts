@@ -1,30 +1,13 @@
-import { OncekeyError } from '../../error.ts'
+import type { Table } from '../../sql/table.ts'
+import { commentOf, tableFrom, tableMissing, versionFrom } from '../../sql/table.ts'
 import { toOncekeyError } from './faults.ts'
 import type { Session } from './sessions.ts'
 
-/** A table as the user names it, as SQL writes it, and the schema when one was given. */
-export interface Table {
-  readonly sql: string
-  readonly schema: string | undefined
-  readonly name: string
-}
-
-const NAME = /^[A-Za-z_][A-Za-z0-9_$]*$/
 /** PostgreSQL cuts longer names off; room is left for the names of the indexes. */
 const NAME_CHARS_MAX = 48
 
-/** `records` or `schema.records`. Taken as written: quoted, so that upper case stays upper case. */
 export function tableOf(text: string): Table {
-  const parts = text.split('.')
-  if (parts.length > 2 || parts.some((part) => !NAME.test(part) || part.length > NAME_CHARS_MAX)) {
-    throw new OncekeyError(
-      'config-invalid',
-      `table is ${JSON.stringify(text)}; it must be a name or schema.name of letters, digits and _, each of ` +
-        `${NAME_CHARS_MAX} characters at most.`,
-    )
-  }
-  const [name = '', schema] = parts.reverse()
-  return { sql: parts.reverse().map(quoted).join('.'), schema, name }
+  return tableFrom(text, { home: 'schema', charsMax: NAME_CHARS_MAX, quote: quoted })
 }
 
 const quoted = (name: string): string => `"${name}"`
@@ -41,13 +24,13 @@ const quoted = (name: string): string => `"${name}"`
  * announcements make commits queue up.
  */
 export function migrationsOf(table: Table): readonly string[] {
-  const { sql, schema, name } = table
+  const { sql, home, name } = table
   const makeSchema = `DO $$ BEGIN
-  IF to_regnamespace('${quoted(schema ?? '')}') IS NULL THEN CREATE SCHEMA ${quoted(schema ?? '')}; END IF;
+  IF to_regnamespace('${quoted(home ?? '')}') IS NULL THEN CREATE SCHEMA ${quoted(home ?? '')}; END IF;
 END $$;
 `
   return [
-    `${schema === undefined ? '' : makeSchema}CREATE TABLE ${sql} (
+    `${home === undefined ? '' : makeSchema}CREATE TABLE ${sql} (
   id          text COLLATE "C" PRIMARY KEY,
   token       text NOT NULL,
   fingerprint text NOT NULL,
@@ -70,9 +53,6 @@ COMMENT ON TABLE ${sql} IS '${commentOf(1)}';
   ]
 }
 
-const commentOf = (version: number): string => `oncekey schema ${version}`
-const COMMENT = /^oncekey schema (\d+)$/
-
 const LOOK = `
   SELECT c.oid, obj_description(c.oid, 'pg_class'), c.relpersistence,
     current_setting('synchronous_commit'), current_setting('fsync'), current_setting('full_page_writes')
@@ -92,7 +72,7 @@ export async function prepareTable(session: Session, table: Table, mayMigrate: b
     const look = async () => (await session.send(LOOK, [table.sql]))[0] ?? []
     let found = await look()
     if (versionOf(found[0], found[1], table) < migrationsOf(table).length) {
-      if (!mayMigrate) throw missing(table, found[0] !== null)
+      if (!mayMigrate) throw tableMissing(table, found[0] !== null, 'postgresMigrations')
       await migrate(session, table)
       found = await look()
     }
@@ -111,39 +91,14 @@ async function migrate(session: Session, table: Table): Promise<void> {
     for (const step of migrationsOf(table).slice(versionOf(oid, comment, table))) await session.send(step)
     await session.send('COMMIT')
   } catch (error) {
-    await session.send('ROLLBACK').catch(() => {
-      session.isGood = false
-    })
+    await session.rollBack()
     throw error
   }
 }
 
 function versionOf(oid: string | null | undefined, comment: string | null | undefined, table: Table): number {
-  if (oid === null || oid === undefined) return 0
-  const version = Number(COMMENT.exec(comment ?? '')?.[1] ?? Number.NaN)
-  if (Number.isNaN(version)) {
-    throw new OncekeyError(
-      'store-incompatible',
-      `The table ${table.sql} is not oncekey's: its comment does not say so. It was left as it is; give another name ` +
-        'by the option "table".',
-    )
-  }
-  if (version > migrationsOf(table).length) {
-    throw new OncekeyError(
-      'store-incompatible',
-      `The table ${table.sql} was made by a newer oncekey (schema ${version}; this one knows up to ` +
-        `${migrationsOf(table).length}). It was left as it is; update oncekey in this process too.`,
-    )
-  }
-  return version
-}
-
-function missing(table: Table, isThere: boolean): OncekeyError {
-  return new OncekeyError(
-    'store-unavailable',
-    `The table ${table.sql} is ${isThere ? 'of an older schema' : 'missing'}, and migrate is false. Nothing was ` +
-      'recorded. Run the SQL that postgresMigrations() gives, and go on; no restart of this process is needed.',
-  )
+  const isThere = oid !== null && oid !== undefined
+  return versionFrom(isThere ? (comment ?? '') : undefined, table, migrationsOf(table).length)
 }
 
 function warningsOf(settings: ReadonlyArray<string | null>, table: Table): readonly string[] {

@@ -199,6 +199,16 @@ export class Session<Client extends PostgresClient = PostgresClient> {
     })
   }
 
+  /** Never throws: the transaction may end with its connection. */
+  async rollBack(): Promise<void> {
+    if (!this.isGood) return
+    try {
+      await this.send('ROLLBACK')
+    } catch {
+      this.isGood = false
+    }
+  }
+
   /** What can wait until the reply is out. */
   async tidy(): Promise<void> {
     for (const name of this.#outdated) {

@@ -1,52 +1,32 @@
 import { OncekeyError } from '../../error.ts'
+import { contested, heldByTransaction } from '../../sql/operations.ts'
+import type { TransactionSettings, TransactionSteps } from '../../sql/transaction.ts'
+import { CLAIMS_MAX, transact as inTransaction } from '../../sql/transaction.ts'
 import type { Claim, ClaimRequest, Settlement, TransactionEnd } from '../../store.ts'
 import { isRecoverable, isSessionGood, LOCK_TIMEOUT, sqlState, toOncekeyError } from './faults.ts'
 import type { Records } from './records.ts'
-import { contested, heldByTransaction } from './records.ts'
 import type { PostgresClient, Session } from './sessions.ts'
-
-export type Isolation = 'read committed' | 'repeatable read' | 'serializable'
-
-export interface TransactionSettings {
-  /** `undefined`: what the server's own default says. */
-  readonly isolation: Isolation | undefined
-  /** How long a duplicate waits for the end of the first one's transaction. */
-  readonly waitMsMax: number
-}
-
-/** Times that the claim is asked again, before `work` has run. */
-const CLAIMS_MAX = 10
 
 const LOCK_TIMEOUT_NOW = "SELECT current_setting('lock_timeout')"
 const SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', $1, true)"
 
 /** Claims, works and settles in one transaction on this connection. */
-export async function transact<Client extends PostgresClient>(
+export function transact<Client extends PostgresClient>(
   session: Session<Client>,
   records: Records,
   request: ClaimRequest,
   settings: TransactionSettings,
   work: (tx: Client, attempt: number) => Promise<Settlement | undefined>,
 ): Promise<TransactionEnd> {
-  const claim = await claimInside(session, records, request, settings)
-  if (claim.state !== 'acquired') return claim
-  let settlement: Settlement | undefined
-  try {
-    settlement = await work(session.client, claim.attempt)
-  } catch (error) {
-    await rollBack(session)
-    throw error
+  const steps: TransactionSteps = {
+    claim: () => claimInside(session, records, request, settings),
+    settle: (settlement) => settleInside(session, records, request, settlement),
+    commit: () => commit(session),
+    rollBack: () => session.rollBack(),
   }
-  if (settlement === undefined) {
-    await rollBack(session)
-    return { state: 'rolled-back' }
-  }
-  await settleInside(session, records, request, settlement)
-  await commit(session)
-  return { state: 'committed' }
+  return inTransaction(steps, (attempt) => work(session.client, attempt))
 }
 
-/** Leaves an open transaction when the claim was acquired, and none otherwise. Nothing of the user's has run yet. */
 async function claimInside(
   session: Session,
   records: Records,
@@ -63,11 +43,11 @@ async function claimInside(
         await session.send(SET_LOCK_TIMEOUT, [lockTimeout ?? '0'])
         return claim
       }
-      await rollBack(session)
+      await session.rollBack()
       // Otherwise somebody has committed the record since the statement began to look: a new snapshot shows it.
       if (claim !== undefined) return claim
     } catch (error) {
-      await rollBack(session)
+      await session.rollBack()
       if (sqlState(error) === LOCK_TIMEOUT) return heldByTransaction(request)
       if (!isRecoverable(error)) throw toOncekeyError(error, false)
     }
@@ -86,7 +66,7 @@ async function settleInside(
     const op = { verb: 'settle', id, token, settlement } as const
     ;[isSettled] = await records.settleOnce(session, [op], 'own-transaction')
   } catch (error) {
-    await rollBack(session)
+    await session.rollBack()
     if (sqlState(error) !== FAILED_TRANSACTION) throw toOncekeyError(error, false)
     throw new OncekeyError(
       'config-invalid',
@@ -96,7 +76,7 @@ async function settleInside(
     )
   }
   if (isSettled) return
-  await rollBack(session)
+  await session.rollBack()
   throw new OncekeyError(
     'config-invalid',
     'work has ended the transaction by itself (COMMIT or ROLLBACK): what it did is not tied to the record. Leave the ' +
@@ -120,15 +100,5 @@ async function commit(session: Session): Promise<void> {
         'asking again with the same key tells.',
       { cause: error },
     )
-  }
-}
-
-async function rollBack(session: Session): Promise<void> {
-  if (!session.isGood) return
-  try {
-    await session.send('ROLLBACK')
-  } catch {
-    // The connection goes, and with it the transaction.
-    session.isGood = false
   }
 }
