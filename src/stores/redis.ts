@@ -51,6 +51,7 @@ export function redisStore(client: RedisClient, options: RedisStoreOptions = {})
 
 /** A server that is silent for longer is not waited for. The engine's own limit is mostly shorter. */
 const CALL_MS_MAX = 15_000
+const KNOWN_LATELY_MAX = 16
 const LIST_LIMIT_DEFAULT = 100
 const STEP_RECORDS = 100
 const SWEEP_LIMIT_DEFAULT = 1_000
@@ -68,6 +69,8 @@ class RedisStore implements Store {
   readonly #alarms = new Alarms(systemClock, CALL_MS_MAX)
   readonly #turns: Turns
   readonly #waiters: Waiters
+  /** Only a guess, for speed: whether the next claims are probably of known keys (above 0), or of new ones. */
+  #knownLately = 0
   #isChecked = false
   #checking: Promise<void> | undefined
   #isClosed = false
@@ -101,12 +104,16 @@ class RedisStore implements Store {
     const reply = await this.#turns.submit({
       script: scripts.CLAIM,
       key: this.#keyOf(id),
-      shared: [whole(leaseMs), whole(unknownTtlMs), takeover ? '1' : ''],
+      shared: [whole(leaseMs), whole(unknownTtlMs), takeover ? '1' : '', this.#knownLately > 0 ? '1' : ''],
       own: claimOwn(request),
       body: null,
     })
-    if (!Array.isArray(reply)) return { state: 'acquired', attempt: Number(reply) }
-    return RedisRecord.from(reply, id).state()
+    if (Array.isArray(reply)) {
+      this.#knownLately = Math.min(this.#knownLately + 1, KNOWN_LATELY_MAX)
+      return RedisRecord.from(reply, id).state()
+    }
+    this.#knownLately = Math.max(this.#knownLately - 1, -KNOWN_LATELY_MAX)
+    return { state: 'acquired', attempt: Number(reply) }
   }
 
   async settle(id: string, token: string, settlement: Settlement): Promise<boolean> {

@@ -1,17 +1,15 @@
 import { OncekeyError } from '../../error.ts'
 import type { Answer, ClaimRequest, Labels, Outcome, RecordState, Settlement, StoredRecord } from '../../store.ts'
-import { HEAD_BYTES } from './scripts.ts'
+import { FORMAT, HEAD_BYTES } from './scripts.ts'
 
 /** A record as a script gave it, at the server's time `now`. The layout stands in `scripts.ts`. */
 export class RedisRecord {
   readonly #now: number
   readonly #bytes: Buffer
-  readonly #head: string
 
   constructor(now: number, bytes: Buffer) {
     this.#now = now
     this.#bytes = bytes
-    this.#head = bytes.toString('latin1', 0, HEAD_BYTES)
   }
 
   /** The reply of CLAIM and READ. A record under the name of another is never believed. */
@@ -41,15 +39,15 @@ export class RedisRecord {
   state(): RecordState {
     const now = this.#now
     const fingerprint = fromText(this.#part(1))
-    const untilAt = this.#number(23, 38)
-    const goneAt = this.#number(38, 53)
-    const kind = this.#head[5]
-    if (kind === 'r') {
+    const untilAt = this.#number(8, 23)
+    const goneAt = this.#number(23, 38)
+    const kind = this.#bytes[5]
+    if (kind === RUNNING) {
       if (now < untilAt) return { state: 'running', fingerprint, leaseLeftMs: untilAt - now }
       return { state: 'unknown', fingerprint, goneInMs: goneAt - now }
     }
     if (now >= untilAt) return { state: 'expired', fingerprint, goneInMs: goneAt - now }
-    const outcome: Outcome = kind === 'c' ? 'committed' : 'rejected'
+    const outcome: Outcome = kind === COMMITTED ? 'committed' : 'rejected'
     return { state: 'settled', fingerprint, outcome, answer: this.#answer(), expiresInMs: untilAt - now }
   }
 
@@ -59,16 +57,16 @@ export class RedisRecord {
     return {
       ...this.state(),
       id: this.id,
-      attempt: this.#number(53, 63),
-      createdAt: this.#number(8, 23),
-      goneAt: this.#number(38, 53),
+      attempt: this.#number(61, 71),
+      createdAt: this.#number(46, 61),
+      goneAt: this.#number(23, 38),
       labels,
     }
   }
 
   #answer(): Answer {
     const [status, headers] = JSON.parse(this.#part(4)) as [number, Answer['headers']]
-    const body = this.#head[6] === 'b' ? this.#bytes.subarray(this.#startOf(5)) : null
+    const body = this.#bytes[6] === BODY_KEPT ? this.#bytes.subarray(this.#startOf(5)) : null
     return { status, headers, body }
   }
 
@@ -85,20 +83,27 @@ export class RedisRecord {
   }
 
   #lengthOf(index: number): number {
-    return this.#number(63 + index * 8, 71 + index * 8)
+    const from = index === 4 ? 38 : 95 - 8 * index
+    return this.#number(from, from + 8)
   }
 
   #number(from: number, to: number): number {
-    return Number(this.#head.slice(from, to))
+    let number = 0
+    for (let at = from; at < to; at++) number = number * 10 + (this.#bytes[at] as number) - ZERO
+    return number
   }
 }
 
 /** What CLAIM is given of a record: all that does not depend on the time, as it will be kept. */
 export function claimOwn({ id, token, fingerprint, labels }: ClaimRequest): string {
-  const parts = [toText(token), toText(fingerprint), toText(id), labelsText(labels)]
-  let lengths = FIRST_ATTEMPT
-  for (const part of parts) lengths += digits(Buffer.byteLength(part))
-  return lengths + NO_ANSWER + parts.join('')
+  const [tokenText, fingerprintText, idText, labelText] = [
+    toText(token),
+    toText(fingerprint),
+    toText(id),
+    labelsText(labels),
+  ]
+  const lengths = digits(labelText) + digits(idText) + digits(fingerprintText) + digits(tokenText)
+  return FIRST_ATTEMPT + lengths + tokenText + fingerprintText + idText + labelText
 }
 
 /** What SETTLE is given of a record, and the body that goes beside it. */
@@ -107,8 +112,8 @@ export function settleOwn(token: string, { outcome, answer }: Settlement): [own:
   const tokenText = toText(token)
   const state = outcome === 'committed' ? 'c' : 'x'
   const text = JSON.stringify([status, headers])
-  const head = digits(Buffer.byteLength(tokenText)) + tokenText + text
-  if (body === null) return [`${state}-${NO_BODY}${head}`, null]
+  const rest = digits(text) + digits(tokenText) + tokenText + text
+  if (body === null) return [`${FORMAT}${state}--${NO_BODY}${rest}`, null]
   if (body.byteLength + text.length > ANSWER_BYTES_MAX) {
     throw new OncekeyError(
       'body-too-large',
@@ -117,16 +122,19 @@ export function settleOwn(token: string, { outcome, answer }: Settlement): [own:
     )
   }
   const bytes = Buffer.isBuffer(body) ? body : Buffer.from(body.buffer, body.byteOffset, body.byteLength)
-  return [`${state}b${String(bytes.length).padStart(NO_BODY.length, '0')}${head}`, bytes]
+  return [`${FORMAT}${state}b-${String(bytes.length).padStart(NO_BODY.length, '0')}${rest}`, bytes]
 }
 
 const FIRST_ATTEMPT = '0000000001'
-const NO_ANSWER = '00000000'
 const NO_BODY = '0000000000'
+const RUNNING = 'r'.charCodeAt(0)
+const COMMITTED = 'c'.charCodeAt(0)
+const BODY_KEPT = 'b'.charCodeAt(0)
+const ZERO = '0'.charCodeAt(0)
 
-/** A length in the head. */
-function digits(length: number): string {
-  return String(length).padStart(8, '0')
+/** A length in the head, of what stands behind it. */
+function digits(text: string): string {
+  return String(Buffer.byteLength(text)).padStart(8, '0')
 }
 
 function labelsText(labels: Labels | undefined): string {

@@ -81,6 +81,41 @@ describe.skipIf(missing)(`one server${missing && ` (skipped: ${missing})`}`, () 
       }
     })
 
+    it('decides the same after many known keys, when it looks first, as after many new ones', async () => {
+      const decisions: unknown[] = []
+      for (const warmUp of ['known', 'new']) {
+        await ask('FLUSHALL')
+        const store = open(await client())
+        for (const id of ['settled', 'running', 'left']) await store.claim(claimOf(id))
+        await store.settle('settled', 'mine', answered)
+        await store.renew('left', 'mine', 0)
+        await ask('SET', keyOf('foreign'), 'something else')
+        await ask('SET', keyOf('empty'), '')
+        await ask('RPUSH', keyOf('list'), 'something else')
+        for (let i = 0; i < 40; i++)
+          await store.claim(claimOf(warmUp === 'new' ? `${i}` : 'settled', { token: `${i}` }))
+        const ids = ['fresh', 'settled', 'running', 'left', 'foreign', 'empty', 'list']
+        await ask('CONFIG', 'RESETSTAT')
+        const claims = await Promise.allSettled(
+          ids.map((id) => store.claim(claimOf(id, { token: 'other', takeover: true }))),
+        )
+        expect((await calls('mget')) > 0).toBe(warmUp === 'known')
+        decisions.push(claims.map((claim) => ('value' in claim ? claim.value.state : claim.reason.code)))
+        expect(await store.claim(claimOf('running'))).toMatchObject({ state: 'acquired', attempt: 1 })
+        expect(await store.claim(claimOf('left', { token: 'other' }))).toMatchObject({ state: 'acquired', attempt: 2 })
+      }
+      const expected = [
+        'acquired',
+        'settled',
+        'running',
+        'acquired',
+        'store-incompatible',
+        'acquired',
+        'store-incompatible',
+      ]
+      expect(decisions).toEqual([expected, expected])
+    })
+
     it('every verb is one round trip, and one more when the server does not know the script', async () => {
       const store = open(await client())
       await store.claim(claimOf('a'))

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../clock.ts'
-import type { Script } from './scripts.ts'
+import { FORMAT, type Script } from './scripts.ts'
 import { type Call, Turns } from './turns.ts'
 
 const JOINT: Script = { text: 'joint', sha: 'joint' }
@@ -11,14 +11,16 @@ const joint = (key: string, own = key, body: Buffer | null = null): Call => {
 }
 const turn = () => new Promise((resolve) => setImmediate(resolve))
 
-/** A server whose replies come when the test says so: to every key of a script its own name. */
+const NOW = 1_000
+
+/** A server whose replies come when the test says so: to every key of a script its own name, and then the time. */
 function makeTurns(isJoining = true) {
   const scripts: Array<{ keys: readonly string[]; args: readonly unknown[]; end: (reply?: unknown) => Promise<void> }> =
     []
   const turns = new Turns(
     (script, keys, args) =>
       new Promise((resolve, reject) => {
-        const end = async (reply: unknown = script === JOINT ? [...keys] : keys[0]) => {
+        const end = async (reply: unknown = script === JOINT ? [...keys, NOW] : keys[0]) => {
           if (reply instanceof Error) reject(reply)
           else resolve(reply)
           await turn()
@@ -42,6 +44,26 @@ describe('what one turn of the event loop asks of Redis', () => {
     expect(scripts[0]?.args).toEqual(['1', '2', '3', Buffer.from('abc'), 'a!', 'b!', 'c!'])
     await scripts[0]?.end()
     expect(await Promise.all(replies)).toEqual(['a', 'b', 'c'])
+  })
+
+  it('a record comes with the time at which it was read', async () => {
+    const { turns, scripts } = makeTurns()
+    const replies = ['a', 'b'].map((key) => turns.submit(joint(key)))
+    await turn()
+    const record = Buffer.from(`${FORMAT}r--`)
+    await scripts[0]?.end([1, record, NOW])
+    expect(await Promise.all(replies)).toEqual([1, [NOW, record]])
+  })
+
+  it('shares four arguments, of which the last are the bodies where there can be any', async () => {
+    const { turns, scripts } = makeTurns()
+    void turns.submit({ script: JOINT, key: 'a', shared: ['1', '2', '3', '4'], own: 'a!', body: null })
+    void turns.submit(joint('b', 'b!'))
+    await turn()
+    expect(scripts.map(({ args }) => args)).toEqual([
+      ['1', '2', '3', '4', 'a!'],
+      ['1', '2', '3', '', 'b!'],
+    ])
   })
 
   it('is sent at once when nothing is under way, and waits for nobody when something is', async () => {
@@ -82,7 +104,7 @@ describe('what one turn of the event loop asks of Redis', () => {
     const { turns, scripts } = makeTurns()
     const [a, b] = [turns.submit(joint('a')), turns.submit(joint('b'))].map((reply) => reply.catch((error) => error))
     await turn()
-    await scripts[0]?.end([1, Buffer.from("OOM command not allowed when used memory > 'maxmemory'.")])
+    await scripts[0]?.end([1, Buffer.from("OOM command not allowed when used memory > 'maxmemory'."), NOW])
     expect(await a).toBe(1)
     expect(await b).toMatchObject({ code: 'store-full' })
 
@@ -96,7 +118,7 @@ describe('what one turn of the event loop asks of Redis', () => {
     const { turns, scripts } = makeTurns()
     const replies = ['a', 'b'].map((key) => turns.submit(joint(key)).catch((error) => error))
     await turn()
-    await scripts[0]?.end([1])
+    await scripts[0]?.end([1, NOW])
     for (const error of replies) expect(await error).toMatchObject({ code: 'store-incompatible' })
   })
 

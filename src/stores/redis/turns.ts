@@ -4,7 +4,7 @@ import { OncekeyError } from '../../error.ts'
 import { UnderWay } from '../../under-way.ts'
 import type { Arg } from './clients.ts'
 import { faultOf } from './faults.ts'
-import type { Script } from './scripts.ts'
+import { FORMAT, type Script } from './scripts.ts'
 
 /** One verb on one record. */
 export type Call = LoneCall | JointCall
@@ -25,12 +25,15 @@ interface JointCall {
   readonly body: Buffer | null
 }
 
-type Shared = readonly [string, string, string]
+/** The first three or four arguments; where there are three, the bodies come fourth. */
+type Shared = readonly string[]
 
 export type Send = (script: Script, keys: readonly string[], args: readonly Arg[]) => Promise<unknown>
 
 /** Records in one script at most: some tenths of a millisecond, in which the server does nothing else. */
 const JOINT_CALLS_MAX = 128
+/** How many arguments all records of a script share. */
+const SHARED_ARGS = 4
 /** A script takes no further body beyond this; a larger one goes in a script of its own. */
 const JOINT_BYTES_MAX = 1024 * 1024
 
@@ -194,7 +197,7 @@ class Joint {
   takes({ script, shared }: JointCall, bytes: number): boolean {
     if (script !== this.script || this.members.length >= JOINT_CALLS_MAX) return false
     if (this.#bytes + bytes > JOINT_BYTES_MAX) return false
-    return shared[0] === this.#shared[0] && shared[1] === this.#shared[1] && shared[2] === this.#shared[2]
+    return shared.length === this.#shared.length && shared.every((value, index) => value === this.#shared[index])
   }
 
   add(member: Waiting, { key, own, body }: JointCall, bytes: number): void {
@@ -206,13 +209,14 @@ class Joint {
   }
 
   args(): Arg[] {
+    if (this.#shared.length === SHARED_ARGS) return [...this.#shared, ...this.#owns]
     const [first] = this.#bodies
     const bodies = this.#bodies.length > 1 ? Buffer.concat(this.#bodies, this.#bytes) : (first ?? '')
     return [...this.#shared, bodies, ...this.#owns]
   }
 
   answer(replies: unknown): void {
-    if (!Array.isArray(replies) || replies.length !== this.members.length) {
+    if (!Array.isArray(replies) || replies.length !== this.members.length + 1) {
       return this.reject(
         new OncekeyError(
           'store-incompatible',
@@ -220,11 +224,13 @@ class Joint {
         ),
       )
     }
+    const now: unknown = replies[this.members.length]
     for (const [index, { resolve, reject }] of this.members.entries()) {
       const reply: unknown = replies[index]
-      // Bytes are an error's text: this record could not be used, and the others could.
-      if (Buffer.isBuffer(reply)) reject(faultOf(new Error(reply.toString())))
-      else resolve(reply)
+      if (!Buffer.isBuffer(reply)) resolve(reply)
+      else if (reply.toString('latin1', 0, FORMAT.length) === FORMAT) resolve([now, reply])
+      // An error's text: this record could not be used, and the others could.
+      else reject(faultOf(new Error(reply.toString())))
     }
   }
 
