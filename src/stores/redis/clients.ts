@@ -12,6 +12,8 @@ interface Emitter {
 
 /** Of `redis`: `createClient()`, and what a cluster or a pool gives. */
 export interface NodeRedisClient {
+  /** Whether commands are sent at once; a pool does not say. */
+  readonly isReady?: boolean
   sendCommand(args: readonly Arg[], options?: object): Promise<unknown>
   duplicate(): NodeRedisSubscriber
 }

@@ -48,6 +48,13 @@ export function driverOf(client: RedisClient): Driver {
 /** RESP's sign for a string of bytes, to be mapped to Buffer; the other kinds of reply stay as they are. */
 const BYTES_AS_BUFFERS = { typeMapping: { ['$'.charCodeAt(0)]: Buffer } }
 
+/**
+ * The client sets a timer for each command, and each keeps what it is about alive for seconds: that costs more than the
+ * command. A command that is sent at once needs none, for the store has its own; one that waits for a connection does,
+ * or a long outage would fill the client's queue.
+ */
+const SENT_AT_ONCE = { ...BYTES_AS_BUFFERS, timeout: undefined }
+
 function nodeRedisDriver(client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel): Driver {
   const send = nodeRedisSend(client)
   return {
@@ -82,7 +89,7 @@ type Send = (key: string | undefined, args: Arg[]) => Promise<unknown>
 function nodeRedisSend(client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel): Send {
   if (isNodeRedisCluster(client)) return (key, args) => client.sendCommand(key, false, args, BYTES_AS_BUFFERS)
   if (isNodeRedisSentinel(client)) return (_key, args) => client.sendCommand(false, args, BYTES_AS_BUFFERS)
-  return (_key, args) => client.sendCommand(args, BYTES_AS_BUFFERS)
+  return (_key, args) => client.sendCommand(args, client.isReady ? SENT_AT_ONCE : BYTES_AS_BUFFERS)
 }
 
 function isNodeRedisCluster(client: object): client is NodeRedisCluster {

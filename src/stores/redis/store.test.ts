@@ -45,6 +45,15 @@ describe.skipIf(missing)(`one server${missing && ` (skipped: ${missing})`}`, () 
     await ask('CONFIG', 'RESETSTAT')
   })
 
+  it('spares the client its timer for a command that is sent at once', async () => {
+    const store = open(await nodeRedis(url))
+    await store.claim(claimOf('a'))
+    const timers = vi.spyOn(AbortSignal, 'timeout')
+    onTestFinished(() => timers.mockRestore())
+    expect(await store.settle('a', 'mine', answered)).toBe(true)
+    expect(timers).not.toHaveBeenCalled()
+  })
+
   describe.each(Object.keys(drivers))('%s', (driver) => {
     const client = async () => (await drivers[driver]?.(url)) as RedisClient
 
