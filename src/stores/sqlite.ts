@@ -89,7 +89,7 @@ class SqliteStore implements TransactionalStore<DatabaseSync> {
   constructor(options: SqliteStoreOptions & { synchronous: 'full' | 'normal'; sweepEveryMs: number }) {
     const { path, synchronous, sweepEveryMs, clock } = options
     const settings = { path: path === ':memory:' ? path : resolvePath(path), synchronous }
-    this.#channel = new Channel(settings, () => this.#waiters.check())
+    this.#channel = new Channel(settings, () => void this.#waiters.lookAtAll())
     this.#clock = clock ?? systemClock
     this.#now = clock === undefined ? () => null : () => Math.floor(clock.now())
     this.#sweepEveryMs = sweepEveryMs

@@ -1,4 +1,5 @@
-import { systemClock } from '../../clock.ts'
+import { AwaitedRecords, lookTogether } from '../../awaited-records.ts'
+import type { Subscription } from '../../shared-subscription.ts'
 import { fromText, toText } from './encoding.ts'
 import type { Listener } from './listener.ts'
 
@@ -22,146 +23,40 @@ export interface WaiterParts {
  * and where it cannot be, the records are polled.
  */
 export class Waiters {
-  readonly #parts: WaiterParts
-  readonly #waiting = new Map<string, Awaited>()
-  #listener: Listener | undefined
-  #opening: Promise<void> | undefined
-  #listenNotBefore = 0
-  #isPolling = false
-  #cancelIdle: (() => void) | undefined
-  #isClosed = false
+  /** By the ids as they are kept. */
+  readonly #records: AwaitedRecords
 
-  constructor(parts: WaiterParts) {
-    this.#parts = parts
-  }
-
-  /** How a change of another process is noticed now. */
-  get mode(): 'push' | 'poll' {
-    return this.#listener === undefined ? 'poll' : 'push'
-  }
-
-  async wait(id: string, signal: AbortSignal): Promise<void> {
-    if (signal.aborted) return
-    this.#cancelIdle?.()
-    const key = toText(id)
-    const awaited = this.#waiting.get(key) ?? new Awaited()
-    this.#waiting.set(key, awaited)
-    this.#openListener()
-    await new Promise<void>((resolve) => {
-      const wake = (): void => {
-        signal.removeEventListener('abort', wake)
-        awaited.wakers.delete(wake)
-        if (awaited.wakers.size === 0) this.#drop(key, awaited)
-        resolve()
-      }
-      awaited.wakers.add(wake)
-      signal.addEventListener('abort', wake)
-      // In place first, looked at second: a change in between is not missed.
-      if (awaited.wakers.size === 1) this.#look([key])
+  constructor({ look, listen }: WaiterParts) {
+    const open = listen && ((onLost: () => void) => this.#open(listen, onLost))
+    this.#records = new AwaitedRecords({
+      // Looked at again once the listener is heard, for the looks before it did not ask for an announcement.
+      look: lookTogether((keys) => look(keys.map(fromText), this.#records.isHeard)),
+      subscription: open && { open, lingerMs: LISTEN_IDLE_MS, pauseMs: { failed: LISTEN_RETRY_MS, lost: 0 } },
+      pollMs: POLL_MS,
     })
+  }
+
+  wait(id: string, signal: AbortSignal): Promise<void> {
+    return this.#records.wait(toText(id), signal)
   }
 
   wake(id: string): void {
-    this.#wakeKey(toText(id))
+    this.#records.wake(toText(id))
   }
 
-  wakeAll(): void {
-    for (const key of [...this.#waiting.keys()]) this.#wakeKey(key)
+  close(): Promise<void> {
+    return this.#records.close()
   }
 
-  async close(): Promise<void> {
-    this.#isClosed = true
-    this.wakeAll()
-    await this.#opening
-    this.#endListener()
-  }
-
-  #wakeKey(key: string): void {
-    for (const wake of [...(this.#waiting.get(key)?.wakers ?? [])]) wake()
-  }
-
-  /** A waiter may be woken for nothing: whatever failed here, it will meet when it asks. */
-  async #look(keys: readonly string[]): Promise<void> {
-    if (keys.length === 0) return
-    const isPush = this.mode === 'push'
-    let running: ReadonlyMap<string, number>
-    try {
-      running = await this.#parts.look(keys.map(fromText), isPush)
-    } catch {
-      for (const key of keys) this.#wakeKey(key)
-      return
-    }
-    for (const key of keys) {
-      const leftMs = running.get(key)
-      const awaited = this.#waiting.get(key)
-      if (leftMs === undefined) this.#wakeKey(key)
-      else if (awaited !== undefined) {
-        // The lease may lapse with nobody writing anything.
-        awaited.cancelLook?.()
-        awaited.cancelLook = systemClock.schedule(leftMs + 1, () => void this.#look([key]))
-      }
-    }
-    void this.#poll()
-  }
-
-  async #poll(): Promise<void> {
-    if (this.#isPolling) return
-    this.#isPolling = true
-    while (this.mode === 'poll' && this.#waiting.size > 0) {
-      await new Promise<void>((resolve) => systemClock.schedule(POLL_MS, resolve))
-      if (this.mode === 'poll') await this.#look([...this.#waiting.keys()])
-    }
-    this.#isPolling = false
-  }
-
-  #openListener(): void {
-    const { listen } = this.#parts
-    const isDue = performance.now() >= this.#listenNotBefore
-    if (listen === undefined || !isDue || this.#listener || this.#opening || this.#isClosed) return
-    this.#opening = listen(
-      (key) => this.#wakeKey(key),
-      () => this.#endListener(),
+  #open(listen: NonNullable<WaiterParts['listen']>, onLost: () => void): Subscription {
+    const listening = listen(
+      (key) => this.#records.wake(key),
+      () => {
+        // Nobody can say what was missed: everybody looks for himself, and whoever waits on has another listener.
+        this.#records.wakeAll()
+        onLost()
+      },
     )
-      .then((listener) => {
-        this.#listener = listener
-        this.#listenNotBefore = 0
-        // Looked at again, for the first look did not ask for an announcement.
-        if (this.#waiting.size > 0) void this.#look([...this.#waiting.keys()])
-        else this.#planIdle()
-      })
-      .catch(() => {
-        this.#listenNotBefore = performance.now() + LISTEN_RETRY_MS
-      })
-      .finally(() => {
-        this.#opening = undefined
-        if (this.#isClosed) this.#endListener()
-      })
+    return { ready: listening, close: async () => (await listening).end() }
   }
-
-  /** Nobody can say what was missed: everybody looks for himself. */
-  #endListener(): void {
-    this.#cancelIdle?.()
-    this.#listener?.end()
-    this.#listener = undefined
-    this.wakeAll()
-  }
-
-  #planIdle(): void {
-    this.#cancelIdle?.()
-    this.#cancelIdle = systemClock.schedule(LISTEN_IDLE_MS, () => {
-      if (this.#waiting.size === 0) this.#endListener()
-    })
-  }
-
-  #drop(key: string, awaited: Awaited): void {
-    awaited.cancelLook?.()
-    if (this.#waiting.get(key) === awaited) this.#waiting.delete(key)
-    if (this.#waiting.size > 0) return
-    if (this.#listener !== undefined) this.#planIdle()
-  }
-}
-
-class Awaited {
-  readonly wakers = new Set<() => void>()
-  cancelLook: (() => void) | undefined
 }
