@@ -1,14 +1,62 @@
-import { randomBytes } from 'node:crypto'
-import { createPool, type Pool, type PoolConnection, type PoolOptions } from 'mysql2/promise'
+import { createPool, type Pool, type PoolConnection, type PoolOptions, type RowDataPacket } from 'mysql2/promise'
 import { onTestFinished } from 'vitest'
 import type { TransactionalStore } from '../../src/store.ts'
-import { type MysqlStoreOptions, mysqlStore } from '../../src/stores/mysql.ts'
+import { type MysqlStoreOptions, mysqlMigrations, mysqlStore } from '../../src/stores/mysql.ts'
+import type { SqlDialect, SqlSession } from './sql.ts'
 
-export { answered, claimOf, HOUR_MS } from './requests.ts'
+export { answered, claimOf, HOUR_MS, ids } from './requests.ts'
+export { effect, freshTable, LOCK_POLL, ledger } from './sql.ts'
 
-/** A table name of its own for each test. */
-export function freshTable(): string {
-  return `t_${randomBytes(8).toString('hex')}`
+/** For the tests that PostgreSQL has, too: `test/sql-cases`. */
+export const mysqlDialect: SqlDialect<Pool> = {
+  name: 'mysql',
+  title: 'MySQL',
+
+  poolOf: (url, connectionLimit = 10) => poolOf(url, { connectionLimit }),
+  watched: (url, connectionLimit = 10) => watched(url, { connectionLimit }),
+  borrow: (pool) => pool.getConnection(),
+  lent: (pool) => lent(pool),
+  countWaits(pool) {
+    let waits = 0
+    pool.on('enqueue', () => {
+      waits++
+    })
+    return () => waits
+  },
+  async isIdle(pool) {
+    const { connectionLimit: length = 10 } = pool.pool.config
+    const all = await Promise.all(Array.from({ length }, () => pool.getConnection()))
+    for (const connection of all) connection.release()
+    return true
+  },
+
+  store: mysqlStore,
+  open: (pool, table, options) => open(pool, table, options),
+  migrations: mysqlMigrations,
+  tableLengthMax: 64,
+  impossible: { id: 'x'.repeat(1_025), status: 1e15 },
+  endings: {
+    statements: ['ROLLBACK', 'COMMIT', 'CREATE OR REPLACE VIEW one AS SELECT 1', 'START TRANSACTION'],
+    message: /ended before work returned/,
+  },
+
+  rows,
+  rowOf: async (pool, table, id) => (await rows(pool, `SELECT * FROM ${table} WHERE id = '${id}'`))[0],
+  waitingOn: async (pool, table) => (await rows(pool, waitingSql(table))).length,
+  sleep: (ms) => `DO SLEEP(${ms / 1_000})`,
+  comment: (table, text) => `ALTER TABLE ${table} COMMENT = '${text}'`,
+
+  crash: (server) => server.kill(),
+  freeze: (server) => server.freeze(),
+  thaw: (server) => server.thaw(),
+}
+
+const waitingSql = (table: string): string =>
+  `SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%${table}%'`
+
+async function rows(session: SqlSession, sql: string): Promise<RowDataPacket[]> {
+  const [found] = (await session.query(sql)) as [RowDataPacket[], unknown]
+  return found
 }
 
 /** A pool that is ended when the test is over. Without a URL, all of it is in `config`. */
