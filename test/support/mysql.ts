@@ -2,7 +2,7 @@ import { createPool, type Pool, type PoolConnection, type PoolOptions, type RowD
 import { onTestFinished } from 'vitest'
 import type { TransactionalStore } from '../../src/store.ts'
 import { type MysqlStoreOptions, mysqlMigrations, mysqlStore } from '../../src/stores/mysql.ts'
-import type { SqlDialect, SqlSession } from './sql.ts'
+import type { SqlDialect, SqlSession, Statement } from './sql.ts'
 
 export { answered, claimOf, HOUR_MS, ids } from './requests.ts'
 export { effect, freshTable, LOCK_POLL, ledger } from './sql.ts'
@@ -81,13 +81,13 @@ export function open(pool: Pool, table: string, options: MysqlStoreOptions = {})
 }
 
 /** A pool that writes down every statement that is sent through it, whoever sends it. */
-export function watched(url: string, config: PoolOptions = {}): { pool: Pool; statements: string[] } {
+export function watched(url: string, config: PoolOptions = {}): { pool: Pool; statements: Statement[] } {
   const pool = poolOf(url, config)
-  const statements: string[] = []
+  const statements: Statement[] = []
   pool.pool.on('connection', (connection) => {
     const query = connection.query.bind(connection) as (...args: unknown[]) => unknown
     const spy = (...args: unknown[]): unknown => {
-      statements.push(typeof args[0] === 'string' ? args[0] : (args[0] as { sql: string }).sql)
+      statements.push({ text: typeof args[0] === 'string' ? args[0] : (args[0] as { sql: string }).sql })
       return query(...args)
     }
     Object.assign(connection, { query: spy })

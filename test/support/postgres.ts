@@ -6,7 +6,7 @@ import { onTestFinished } from 'vitest'
 import type { TransactionalStore } from '../../src/store.ts'
 import { type PostgresStoreOptions, postgresMigrations, postgresStore } from '../../src/stores/postgres.ts'
 import type { Server } from '../services/index.ts'
-import type { Row, SqlDialect, SqlSession } from './sql.ts'
+import type { Row, SqlDialect, SqlSession, Statement } from './sql.ts'
 
 export { answered, claimOf, HOUR_MS, ids } from './requests.ts'
 export { effect, freshTable, LOCK_POLL, ledger } from './sql.ts'
@@ -86,13 +86,13 @@ export function open(pool: Pool, table: string, options: PostgresStoreOptions = 
 }
 
 /** A pool that writes down every statement that is sent through it. */
-export function watched(url: string, config: PoolConfig = {}): { pool: Pool; statements: Statement[] } {
+export function watched(url: string, config: PoolConfig = {}): { pool: Pool; statements: PgStatement[] } {
   const pool = poolOf(url, config)
-  const statements: Statement[] = []
+  const statements: PgStatement[] = []
   pool.on('connect', (client) => {
     const query = client.query.bind(client) as (...args: unknown[]) => unknown
     const spy = (...args: unknown[]): unknown => {
-      statements.push(typeof args[0] === 'string' ? { text: args[0] } : (args[0] as Statement))
+      statements.push(typeof args[0] === 'string' ? { text: args[0] } : (args[0] as PgStatement))
       return query(...args)
     }
     Object.assign(client, { query: spy })
@@ -100,8 +100,8 @@ export function watched(url: string, config: PoolConfig = {}): { pool: Pool; sta
   return { pool, statements }
 }
 
-export interface Statement {
-  readonly text: string
+interface PgStatement extends Statement {
+  /** Under which it was prepared. */
   readonly name?: string
 }
 

@@ -19,7 +19,7 @@ export interface SqlDialect<Pool extends SqlPool> {
   /** A pool that is ended when the test is over. */
   poolOf(url: string, connectionsMax?: number): Pool
   /** A pool that writes down every statement that is sent through it. */
-  watched(url: string, connectionsMax?: number): { pool: Pool; statements: unknown[] }
+  watched(url: string, connectionsMax?: number): { pool: Pool; statements: Statement[] }
   /** One of its connections, until `release` is called. */
   borrow(pool: Pool): Promise<SqlSession & { release(): void }>
   /** One of its connections, until the test is over. */
@@ -64,6 +64,10 @@ export interface SqlSession {
 
 export interface SqlPool extends SqlSession, Pick<EventEmitter, 'on'> {
   end(): Promise<void>
+}
+
+export interface Statement {
+  readonly text: string
 }
 
 export type Row = Readonly<Record<string, unknown>>
