@@ -5,33 +5,29 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { expect, it, onTestFinished } from 'vitest'
 import type { Server } from '../services/index.ts'
-import { startChild } from '../support/children.ts'
+import { startChild, startRacer } from '../support/children.ts'
 import { ledger, type SqlDialect, type SqlPool } from '../support/sql.ts'
 
 const PROCESSES = 50
 
 /** S9 X3: many processes on one server, and what is left of them when they are killed. */
 export function processCases<Pool extends SqlPool>(db: SqlDialect<Pool>, server: () => Server): void {
-  const start = (part: string, table: string, arg: string) =>
-    startChild('sql-child.ts', db.name, part, server().url, table, arg)
-
   it(`S9 X3: ${PROCESSES} processes race for one key by claim, and for one by transaction: one effect of each`, async () => {
     const folder = mkdtempSync(join(tmpdir(), 'oncekey-'))
     onTestFinished(() => rmSync(folder, { recursive: true }))
     const claimed = join(folder, 'effects')
     const pool = db.poolOf(server().url)
     const { table, effects } = await ledger(db, pool)
-    const racers = Array.from({ length: PROCESSES }, () => {
-      const child = start('race', table, claimed)
-      return { child, lines: createInterface(child.stdout)[Symbol.asyncIterator]() }
-    })
-    for (const { lines } of racers) expect((await lines.next()).value).toBe('ready')
-    for (const { child } of racers) child.stdin.write('go\n')
-    const claims = await Promise.all(racers.map(async ({ lines }) => (await lines.next()).value))
-    const ends = await Promise.all(racers.map(async ({ lines }) => (await lines.next()).value))
+    const racers = Array.from({ length: PROCESSES }, () =>
+      startRacer('sql-child.ts', db.name, 'race', server().url, table, claimed),
+    )
+    for (const { said } of racers) expect(await said('ready')).toBe('ready')
+    for (const { tell } of racers) tell('go')
+    const claims = await Promise.all(racers.map(({ said }) => said('')))
+    const ends = await Promise.all(racers.map(({ said }) => said('')))
 
     expect(claims.filter((state) => state === 'acquired')).toHaveLength(1)
-    expect(claims.filter((state) => !['acquired', 'running', 'settled'].includes(String(state)))).toEqual([])
+    expect(claims.filter((state) => !['acquired', 'running', 'settled'].includes(state))).toEqual([])
     expect(readFileSync(claimed, 'utf8').trim().split('\n')).toHaveLength(1)
     expect(await db.open(pool, table).read('key')).toMatchObject({ state: 'settled', attempt: 1 })
     expect(ends.filter((state) => state === 'committed')).toHaveLength(1)
@@ -46,7 +42,7 @@ export function processCases<Pool extends SqlPool>(db: SqlDialect<Pool>, server:
     const ROUNDS_MAX = 60
     let [rounds, kills, isDone] = [0, 0, false]
     while (!isDone && rounds++ < ROUNDS_MAX) {
-      const children = [start('loop', table, String(KEYS)), start('loop', table, String(KEYS))]
+      const children = [1, 2].map(() => startChild('sql-child.ts', db.name, 'loop', server().url, table, String(KEYS)))
       const ends = children.map(async (child, index) => {
         const exited = once(child, 'exit')
         let stepsLeft = index + Math.floor(Math.random() * 12)
