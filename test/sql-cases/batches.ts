@@ -1,9 +1,23 @@
 import { expect, it } from 'vitest'
 import { answered, claimOf, HOUR_MS, ids } from '../support/requests.ts'
-import { freshTable, type SqlDialect, type SqlPool } from '../support/sql.ts'
+import { freshTable, type SqlDialect, type SqlPool, type Statement } from '../support/sql.ts'
 
 /** Group commit: operations of the same moment share a statement, and none suffers from it. */
 export function batchCases<Pool extends SqlPool>(db: SqlDialect<Pool>, url: string): void {
+  it('operations of the same moment share one statement', async () => {
+    const { pool, statements } = db.watched(url)
+    const table = freshTable()
+    const store = db.open(pool, table)
+    await store.claim(claimOf('first'))
+    statements.length = 0
+    const claims = await Promise.all(ids(100).map((id) => store.claim(claimOf(id))))
+    expect(claims.filter(({ state }) => state === 'acquired')).toHaveLength(100)
+    expect(on(table, statements)).toHaveLength(1)
+    const settles = await Promise.all(ids(100).map((id) => store.settle(id, 'mine', answered)))
+    expect(settles.filter((isDone) => isDone)).toHaveLength(100)
+    expect(on(table, statements)).toHaveLength(2)
+  })
+
   it('an operation that comes alone is one statement at once, and one round trip', async () => {
     const { pool, statements } = db.watched(url, 1)
     const store = db.open(pool, freshTable())
@@ -23,8 +37,7 @@ export function batchCases<Pool extends SqlPool>(db: SqlDialect<Pool>, url: stri
     await store.claim(claimOf('first'))
     statements.length = 0
     await Promise.all(ids(20).map((id) => store.claim(claimOf(id))))
-    // The others are about a connection, when it is new.
-    expect(statements.filter(({ text }) => text.includes(table))).toHaveLength(20)
+    expect(on(table, statements)).toHaveLength(20)
   })
 
   it('a replay writes nothing, nor leaves the mark of a lock', async () => {
@@ -75,3 +88,7 @@ export function batchCases<Pool extends SqlPool>(db: SqlDialect<Pool>, url: stri
     }
   })
 }
+
+/** Those about records. Others are about a connection: when it is new, or has a prepared statement too many. */
+const on = (table: string, statements: readonly Statement[]): readonly Statement[] =>
+  statements.filter(({ text }) => text.includes(table))

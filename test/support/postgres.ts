@@ -8,8 +8,8 @@ import { type PostgresStoreOptions, postgresMigrations, postgresStore } from '..
 import type { Server } from '../services/index.ts'
 import type { Row, SqlDialect, SqlSession, Statement } from './sql.ts'
 
-export { answered, claimOf, HOUR_MS, ids } from './requests.ts'
-export { effect, freshTable, LOCK_POLL, ledger } from './sql.ts'
+export { answered, claimOf, ids } from './requests.ts'
+export { effect, freshTable, ledger } from './sql.ts'
 
 /** For the tests that MySQL has, too: `test/sql-cases`. */
 export const postgresDialect: SqlDialect<Pool> = {

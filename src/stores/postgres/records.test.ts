@@ -21,18 +21,6 @@ const { url, missing } = await useService('postgres')
 describe.skipIf(url === '')(`group commit${missing}`, () => {
   batchCases(postgresDialect, url)
 
-  it('operations of the same moment share one statement', async () => {
-    const { pool, statements } = watched(url)
-    const store = open(pool, freshTable())
-    await store.claim(claimOf('first'))
-    statements.length = 0
-    const claims = await Promise.all(ids(100).map((id) => store.claim(claimOf(id))))
-    expect(claims.filter(({ state }) => state === 'acquired')).toHaveLength(100)
-    await Promise.all(ids(100).map((id) => store.settle(id, 'mine', answered)))
-    expect(statements.filter(({ text }) => text.includes('INSERT INTO'))).toHaveLength(1)
-    expect(statements.filter(({ text }) => text.includes('UPDATE'))).toHaveLength(1)
-  })
-
   it('claims are tried as new ones first, while they mostly are', async () => {
     const { pool, statements } = watched(url)
     const store = open(pool, freshTable())
