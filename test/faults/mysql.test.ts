@@ -6,8 +6,8 @@ import { launch } from '../services/server.ts'
 import { crashCases } from '../sql-cases/crashes.ts'
 import { processCases } from '../sql-cases/processes.ts'
 import { answered, claimOf, freshTable, ids, lent, mysqlDialect, open, poolOf } from '../support/mysql.ts'
-import { processWarnings } from '../support/postgres.ts'
 import { useOwn } from '../support/service.ts'
+import { processWarnings } from '../support/warnings.ts'
 
 const { url, missing, server } = await useOwn('mariadb')
 

@@ -62,10 +62,13 @@ export function tableCases<Pool extends SqlPool>(db: SqlDialect<Pool>, url: stri
     expect(() => db.migrations(table)).toThrow(/table/)
   })
 
-  it.each([{ batchMax: 0 }, { inFlightMax: 1.5 }, { callMsMax: Number.NaN }, { sweepEveryMs: -1 }])(
-    'options of %j are refused',
-    (options) => {
-      expect(() => db.store(db.poolOf(url), options)).toThrow(Object.keys(options)[0])
-    },
-  )
+  it.each([
+    { batchMax: 0 },
+    { inFlightMax: 1.5 },
+    { callMsMax: Number.NaN },
+    { sweepEveryMs: -1 },
+    { whenVolatile: 'x' as 'warn' },
+  ])('options of %j are refused', (options) => {
+    expect(() => db.store(db.poolOf(url), options)).toThrow(Object.keys(options)[0])
+  })
 }

@@ -46,6 +46,17 @@ export const mysqlDialect: SqlDialect<Pool> = {
   sleep: (ms) => `DO SLEEP(${ms / 1_000})`,
   comment: (table, text) => `ALTER TABLE ${table} COMMENT = '${text}'`,
 
+  volatile: {
+    async poolOf(url) {
+      const pool = poolOf(url)
+      onTestFinished(async () => {
+        await pool.query('SET GLOBAL innodb_flush_log_at_trx_commit = 1')
+      })
+      await pool.query('SET GLOBAL innodb_flush_log_at_trx_commit = 0')
+      return pool
+    },
+    message: /innodb_flush_log_at_trx_commit is 0/,
+  },
   crash: (server) => server.kill(),
   freeze: (server) => server.freeze(),
   thaw: (server) => server.thaw(),

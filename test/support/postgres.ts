@@ -38,6 +38,10 @@ export const postgresDialect: SqlDialect<Pool> = {
   sleep: (ms) => `SELECT pg_sleep(${ms / 1_000})`,
   comment: (table, text) => `COMMENT ON TABLE ${table} IS '${text}'`,
 
+  volatile: {
+    poolOf: async (url) => poolOf(url, { options: '-c synchronous_commit=off' }),
+    message: /synchronous_commit is off/,
+  },
   async crash(server) {
     signalBackends(server, 'SIGKILL')
     await server.kill()
@@ -103,17 +107,6 @@ export function watched(url: string, config: PoolConfig = {}): { pool: Pool; sta
 interface PgStatement extends Statement {
   /** Under which it was prepared. */
   readonly name?: string
-}
-
-/** What the library warns of, until the test is over. */
-export function processWarnings(): string[] {
-  const warnings: string[] = []
-  const listener = (warning: Error): void => {
-    if (warning.name === 'OncekeyWarning') warnings.push(warning.message)
-  }
-  process.on('warning', listener)
-  onTestFinished(() => void process.removeListener('warning', listener))
-  return warnings
 }
 
 /**

@@ -50,6 +50,8 @@ export interface SqlDialect<Pool extends SqlPool> {
   sleep(ms: number): string
   comment(table: string, text: string): string
 
+  /** A pool that is set so that a crash of the server loses records, until the test is over; and what is said of it. */
+  readonly volatile: { poolOf(url: string): Promise<Pool>; readonly message: RegExp }
   /** kill -9 of every process of the server at once: those that serve connections get no time to finish anything. */
   crash(server: Server): Promise<void>
   /** All of its processes hang, until they are thawed. */

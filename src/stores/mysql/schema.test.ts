@@ -1,9 +1,10 @@
 import type { RowDataPacket } from 'mysql2/promise'
 import { describe, expect, it } from 'vitest'
 import { tableCases } from '../../../test/sql-cases/table.ts'
+import { volatileCases } from '../../../test/sql-cases/volatile.ts'
 import { answered, claimOf, freshTable, mysqlDialect, open, poolOf } from '../../../test/support/mysql.ts'
-import { processWarnings } from '../../../test/support/postgres.ts'
 import { useService } from '../../../test/support/service.ts'
+import { warningsOf } from '../../../test/support/warnings.ts'
 
 const { url, missing } = await useService('mariadb')
 
@@ -62,15 +63,11 @@ describe.skipIf(url === '')(`the table${missing}`, () => {
 })
 
 describe.skipIf(url === '')(`settings that lose records${missing}`, () => {
-  const warningsOn = async (table = freshTable()): Promise<string[]> => {
-    const warnings = processWarnings()
-    const store = open(poolOf(url), table)
-    await store.read('a')
-    await store.read('a')
-    await new Promise((resolve) => setImmediate(resolve))
-    // A server that was given by its URL may have a binary log.
-    return warnings.filter((text) => !text.startsWith('sync_binlog'))
-  }
+  volatileCases(mysqlDialect, url)
+
+  // A server that was given by its URL may have a binary log.
+  const warningsOn = async (table = freshTable()): Promise<string[]> =>
+    (await warningsOf(open(poolOf(url), table))).filter((text) => !text.startsWith('sync_binlog'))
 
   it('none are reported where there are none', async () => {
     expect(await warningsOn()).toEqual([])

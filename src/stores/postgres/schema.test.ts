@@ -1,6 +1,7 @@
 import type { Pool } from 'pg'
 import { describe, expect, it } from 'vitest'
 import { tableCases } from '../../../test/sql-cases/table.ts'
+import { volatileCases } from '../../../test/sql-cases/volatile.ts'
 import {
   answered,
   claimOf,
@@ -8,11 +9,11 @@ import {
   open,
   poolOf,
   postgresDialect,
-  processWarnings,
   watched,
 } from '../../../test/support/postgres.ts'
 import { useService } from '../../../test/support/service.ts'
-import { postgresMigrations, postgresStore } from '../postgres.ts'
+import { warningsOf } from '../../../test/support/warnings.ts'
+import { postgresMigrations } from '../postgres.ts'
 
 const { url, missing } = await useService('postgres')
 
@@ -74,21 +75,13 @@ describe.skipIf(url === '')(`the table${missing}`, () => {
     await pool.query(`GRANT SELECT, INSERT, UPDATE, DELETE ON ${table} TO ${role}`)
     expect(await store.claim(claimOf('a'))).toMatchObject({ state: 'acquired' })
   })
-
-  it('options of {"whenVolatile":"x"} are refused', () => {
-    expect(() => postgresStore(poolOf(url), { whenVolatile: 'x' as 'warn' })).toThrow('whenVolatile')
-  })
 })
 
 describe.skipIf(url === '')(`settings that lose records${missing}`, () => {
-  const warningsWith = async (options: string, table = freshTable()): Promise<string[]> => {
-    const warnings = processWarnings()
-    const store = open(poolOf(url, { options }), table)
-    await store.read('a')
-    await store.read('a')
-    await new Promise((resolve) => setImmediate(resolve))
-    return warnings
-  }
+  volatileCases(postgresDialect, url)
+
+  const warningsWith = (options: string, table = freshTable()): Promise<string[]> =>
+    warningsOf(open(poolOf(url, { options }), table))
 
   it('none are reported where there are none', async () => {
     expect(await warningsWith('')).toEqual([])
@@ -98,19 +91,6 @@ describe.skipIf(url === '')(`settings that lose records${missing}`, () => {
     expect(await warningsWith('-c synchronous_commit=off')).toEqual([
       expect.stringMatching(/^synchronous_commit is off: .*run a second time/),
     ])
-  })
-
-  it('they can be refused, or ignored', async () => {
-    const warnings = processWarnings()
-    const pool = poolOf(url, { options: '-c synchronous_commit=off' })
-    await expect(open(pool, freshTable(), { whenVolatile: 'refuse' }).claim(claimOf('a'))).rejects.toMatchObject({
-      code: 'config-invalid',
-      message: expect.stringMatching(/synchronous_commit is off/),
-    })
-    const store = open(pool, freshTable(), { whenVolatile: 'ignore' })
-    expect(await store.claim(claimOf('a'))).toMatchObject({ state: 'acquired' })
-    await new Promise((resolve) => setImmediate(resolve))
-    expect(warnings).toEqual([])
   })
 
   it('an UNLOGGED table is reported', async () => {
