@@ -1,19 +1,16 @@
-import { spawn } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
 import type { ClientSession, MongoClient, MongoClientOptions } from 'mongodb'
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest'
 import type { TransactionalStore } from '../../src/store.ts'
 import { type MongodbStoreOptions, mongodbStore } from '../../src/stores/mongodb.ts'
 import { freePort, type Server } from '../services/index.ts'
 import { findMongod, findStandalone } from '../services/mongod.ts'
+import { startRacer } from '../support/children.ts'
 import { claimOf, connectTo, settlementOf } from '../support/mongodb.ts'
 import { Workload } from '../support/workload.ts'
 
-const CHILD = fileURLToPath(new URL('../fixtures/mongodb-child.ts', import.meta.url))
 const PROCESSES = 50
 /** The indexes may take longer to make than a call may take. */
 const READY = { timeout: 10_000 }
@@ -34,7 +31,9 @@ describe.skipIf(typeof found === 'string')(title, () => {
     onTestFinished(() => rmSync(folder, { recursive: true }))
     const effects = join(folder, 'effects')
     writeFileSync(effects, '')
-    const racers = Array.from({ length: PROCESSES }, () => racer([server().url, 'race', effects]))
+    const racers = Array.from({ length: PROCESSES }, () =>
+      startRacer('claim-child.ts', 'mongodb', server().url, effects, 'race'),
+    )
     await Promise.all(racers.map(({ said }) => said('ready')))
     const keys = ['first', 'second', 'third']
     for (const key of keys) {
@@ -172,20 +171,4 @@ function given(
 ): { store: TransactionalStore<ClientSession>; client: MongoClient } {
   const client = connect(server().url, clientOptions)
   return { store: open(client, name, options), client }
-}
-
-function racer(args: readonly string[]): { tell(key: string): void; said(start: string): Promise<string> } {
-  const child = spawn(process.execPath, [CHILD, ...args], { stdio: ['pipe', 'pipe', 'inherit'] })
-  onTestFinished(() => void child.kill('SIGKILL'))
-  const lines = createInterface(child.stdout)[Symbol.asyncIterator]()
-  return {
-    tell: (key) => void child.stdin.write(`${key}\n`),
-    async said(start) {
-      for (;;) {
-        const { value, done } = await lines.next()
-        if (done) throw new Error(`a process ended before it said ${start}`)
-        if (value.startsWith(start)) return value
-      }
-    },
-  }
 }

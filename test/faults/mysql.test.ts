@@ -1,94 +1,18 @@
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
-import type { Pool, RowDataPacket } from 'mysql2/promise'
-import { afterAll, describe, expect, it, onTestFinished } from 'vitest'
-import { OncekeyError } from '../../src/error.ts'
-import { findOwn, freePort } from '../services/index.ts'
+import type { Pool } from 'mysql2/promise'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { mariadb } from '../services/recipes.ts'
 import { launch } from '../services/server.ts'
-import { answered, claimOf, freshTable, lent, open, poolOf } from '../support/mysql.ts'
-import { processWarnings } from '../support/postgres.ts'
+import { crashCases } from '../sql-cases/crashes.ts'
+import { processCases } from '../sql-cases/processes.ts'
+import { answered, claimOf, freshTable, ids, lent, mysqlDialect, open, poolOf } from '../support/mysql.ts'
+import { useOwn } from '../support/service.ts'
+import { processWarnings } from '../support/warnings.ts'
 
-const own = await findOwn('mariadb')
-const url = typeof own === 'string' ? '' : own.url
-const missing = typeof own === 'string' ? ` (skipped: ${own})` : ''
-afterAll(async () => {
-  if (typeof own !== 'string') await own.stop()
-})
-const server = () => {
-  if (typeof own === 'string') throw new Error(own)
-  return own
-}
-const CHILD = fileURLToPath(new URL('../fixtures/mysql-child.ts', import.meta.url))
-const PROCESSES = 50
-const PATIENT = { timeout: 60_000, interval: 20 }
+const { url, missing, server } = await useOwn('mariadb')
 
 describe.skipIf(url === '')(`MariaDB that fails${missing}`, () => {
-  it('R12: kill -9 of the server under load: nothing acknowledged is lost, nothing runs twice, all goes on', async () => {
-    const table = freshTable()
-    const store = open(poolOf(url), table, { callMsMax: 5_000 })
-    const log = { effects: new Map<string, number>(), claimed: new Map<string, string>(), settled: new Set<string>() }
-    let [next, hasFailed, isOver] = [0, false, false]
-
-    /** As the engine does it: the same token again when no reply came; an effect only when the claim was acquired. */
-    const operate = async (id: string): Promise<void> => {
-      const token = `token of ${id}`
-      const claim = await untilAnswered(() => store.claim(claimOf(id, { token })))
-      expect(claim.state).toBe('acquired')
-      log.claimed.set(id, token)
-      log.effects.set(id, (log.effects.get(id) ?? 0) + 1)
-      expect(await untilAnswered(() => store.settle(id, token, answered))).toBe(true)
-      log.settled.add(id)
-    }
-    const untilAnswered = async <T>(verb: () => T | Promise<T>): Promise<T> => {
-      for (;;) {
-        try {
-          return await verb()
-        } catch (error) {
-          expect(error).toBeInstanceOf(OncekeyError)
-          expect(error).toMatchObject({ code: 'store-unavailable' })
-          hasFailed = true
-          await new Promise((resolve) => setImmediate(resolve))
-        }
-      }
-    }
-    const clients = Array.from({ length: 32 }, async () => {
-      while (!isOver) await operate(`id-${next++}`)
-    })
-    for (let kills = 0; kills < 3; kills++) {
-      const before = log.settled.size
-      await expect.poll(() => log.settled.size, PATIENT).toBeGreaterThan(before + 300)
-      hasFailed = false
-      await server().kill()
-      await expect.poll(() => hasFailed, PATIENT).toBe(true)
-      await server().start()
-    }
-    isOver = true
-    await Promise.all(clients)
-
-    expect([...log.effects.values()].filter((times) => times !== 1)).toEqual([])
-    const records = await Promise.all([...log.settled].map((id) => store.read(id)))
-    expect(records.filter((record) => record?.state !== 'settled' || record.attempt !== 1)).toEqual([])
-    const duplicates = await Promise.all(
-      [...log.claimed.keys()].map((id) => store.claim(claimOf(id, { token: 'late' }))),
-    )
-    expect(duplicates.filter(({ state }) => state !== 'settled')).toEqual([])
-    console.log(`${log.settled.size} operations over 3 kills of the server: one effect each, every answer kept`)
-  })
-
-  it('R12: a claim that was acknowledged before kill -9 is still there, unsettled, and still its owner’s', async () => {
-    const store = open(poolOf(url), freshTable())
-    await store.claim(claimOf('a'))
-    await server().kill()
-    await server().start()
-    expect(await store.claim(claimOf('a', { token: 'other' }))).toMatchObject({ state: 'running' })
-    expect(await store.settle('a', 'mine', answered)).toBe(true)
-  })
+  crashCases(mysqlDialect, server)
 
   it.each([
     [2, 'kept: the operating system has it'],
@@ -110,87 +34,6 @@ describe.skipIf(url === '')(`MariaDB that fails${missing}`, () => {
     expect(warnings).toEqual([expect.stringMatching(/^innodb_flush_log_at_trx_commit/)])
     if (what.startsWith('kept')) expect(lost).toBe(0)
     else expect(lost).toBeGreaterThan(0)
-  })
-
-  it('R12: kill -9 of the server inside a transaction leaves neither row nor record, and it can be asked again', async () => {
-    const table = freshTable()
-    const pool = poolOf(url)
-    await effectsTable(pool, table)
-    const store = open(pool, table)
-    const effect = `INSERT INTO ${table}_effects VALUES ('a', 1)`
-    const broken = store.transaction(claimOf('a'), async (tx) => {
-      await tx.query(effect)
-      await server().kill()
-      return answered
-    })
-    await expect(broken).rejects.toMatchObject({ code: 'store-unavailable' })
-    await server().start()
-    expect(await rowsOf(pool, table)).toEqual([])
-    const again = await store.transaction(claimOf('a'), async (tx) => {
-      await tx.query(effect)
-      return answered
-    })
-    expect(again).toEqual({ state: 'committed' })
-    expect(await rowsOf(pool, table)).toEqual(['a'])
-  })
-
-  it('a server that hangs is reported in time; when it goes on, so does the store', async () => {
-    const store = open(poolOf(url), freshTable(), { callMsMax: 300, transactionWaitMsMax: 300 })
-    await store.claim(claimOf('a'))
-    server().freeze()
-    try {
-      const refusals = await Promise.allSettled([
-        store.settle('a', 'mine', answered),
-        store.claim(claimOf('b')),
-        store.read('a'),
-        store.transaction(claimOf('c'), async () => answered),
-      ])
-      for (const refusal of refusals) {
-        expect(refusal).toMatchObject({ reason: { code: 'store-unavailable' } })
-      }
-    } finally {
-      server().thaw()
-    }
-    const settled = async () => {
-      try {
-        return await store.settle('a', 'mine', answered)
-      } catch {
-        return 'not yet'
-      }
-    }
-    await expect.poll(settled, PATIENT).toBe(true)
-    expect(await store.claim(claimOf('b'))).toMatchObject({ state: 'acquired' })
-  })
-
-  it('R12: waiters of a server that is killed are woken, and later ones too', async () => {
-    const table = freshTable()
-    const [waiting, settling] = [open(poolOf(url), table), open(poolOf(url), table)]
-    await waiting.claim(claimOf('a'))
-    const early = waiting.waitFor?.('a', new AbortController().signal)
-    await waiting.read('a')
-    await server().kill()
-    await early
-    await server().start()
-    const late = waiting.waitFor?.('a', new AbortController().signal)
-    await settling.settle('a', 'mine', answered)
-    await late
-    expect(await waiting.read('a')).toMatchObject({ state: 'settled' })
-  })
-
-  it('R12: a server that is down at the start: an error in words, and no restart of this process is needed', async () => {
-    const store = open(poolOf(url), freshTable())
-    await server().kill()
-    await expect(store.claim(claimOf('a'))).rejects.toMatchObject({
-      code: 'store-unavailable',
-      message: expect.stringMatching(/cannot be reached.*Nothing was recorded/s),
-    })
-    await server().start()
-    expect(await store.claim(claimOf('a'))).toMatchObject({ state: 'acquired' })
-  })
-
-  it('a host that is not there is reported', async () => {
-    const store = open(poolOf(`mysql://oncekey@127.0.0.1:${await freePort()}/oncekey`), freshTable())
-    await expect(store.read('a')).rejects.toMatchObject({ code: 'store-unavailable' })
   })
 })
 
@@ -246,7 +89,7 @@ describe.skipIf(url === '')(`MariaDB that refuses${missing}`, () => {
       message: expect.stringMatching(/no more connections/),
     })
     taken.destroy()
-    await expect.poll(async () => (await store.claim(claimOf('a'))).state, PATIENT).toBe('acquired')
+    await expect.poll(async () => (await store.claim(claimOf('a'))).state).toBe('acquired')
   })
 
   it('a server that is read-only, as a replica is', async () => {
@@ -299,11 +142,10 @@ describe.skipIf(url === '')(`MariaDB that refuses${missing}`, () => {
     const store = open(poolOf(url), freshTable())
     const labels = { text: 'x'.repeat(60_000) }
     const headers = [['x-long', 'x'.repeat(200_000)]] as const
-    const ids = Array.from({ length: 128 }, (_, index) => `id-${index}`)
-    const claims = await Promise.all(ids.map((id) => store.claim(claimOf(id, { labels }))))
+    const claims = await Promise.all(ids(128).map((id) => store.claim(claimOf(id, { labels }))))
     expect(claims.filter(({ state }) => state === 'acquired')).toHaveLength(128)
     const settlement = { ...answered, answer: { ...answered.answer, headers } }
-    const settles = await Promise.all(ids.map((id) => store.settle(id, 'mine', settlement)))
+    const settles = await Promise.all(ids(128).map((id) => store.settle(id, 'mine', settlement)))
     expect(settles.filter((isDone) => isDone)).toHaveLength(128)
     await expect(store.claim(claimOf('a', { labels: { text: 'x'.repeat(70_000) } }))).rejects.toMatchObject({
       code: 'config-invalid',
@@ -407,80 +249,11 @@ describe.skipIf(url === '')(`MariaDB that is set otherwise${missing}`, () => {
 })
 
 describe.skipIf(url === '')(`many processes on one MariaDB${missing}`, () => {
-  it(`S9 X3: ${PROCESSES} processes race for one key by claim, and for one by transaction: one effect of each`, async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'oncekey-'))
-    onTestFinished(() => rmSync(folder, { recursive: true }))
-    const effects = join(folder, 'effects')
-    const table = freshTable()
-    const pool = poolOf(url)
-    await effectsTable(pool, table)
-    const racers = Array.from({ length: PROCESSES }, () => {
-      const child = start('race', table, effects)
-      return { child, lines: createInterface(child.stdout)[Symbol.asyncIterator]() }
-    })
-    for (const { lines } of racers) expect((await lines.next()).value).toBe('ready')
-    for (const { child } of racers) child.stdin.write('go\n')
-    const claims = await Promise.all(racers.map(async ({ lines }) => (await lines.next()).value))
-    const ends = await Promise.all(racers.map(async ({ lines }) => (await lines.next()).value))
-
-    expect(claims.filter((state) => state === 'acquired')).toHaveLength(1)
-    expect(claims.filter((state) => !['acquired', 'running', 'settled'].includes(String(state)))).toEqual([])
-    expect(readFileSync(effects, 'utf8').trim().split('\n')).toHaveLength(1)
-    expect(await open(pool, table).read('key')).toMatchObject({ state: 'settled', attempt: 1 })
-    expect(ends.filter((state) => state === 'committed')).toHaveLength(1)
-    expect(ends.filter((state) => state === 'settled')).toHaveLength(PROCESSES - 1)
-    expect(await rowsOf(pool, table)).toEqual(['key'])
-  })
-
-  it('X3: exactly once, although processes are killed at random points of their transactions', async () => {
-    const table = freshTable()
-    const pool = poolOf(url)
-    await effectsTable(pool, table)
-    const KEYS = 40
-    const ROUNDS_MAX = 60
-    let [rounds, kills, isDone] = [0, 0, false]
-    while (!isDone && rounds++ < ROUNDS_MAX) {
-      const children = [start('loop', table, String(KEYS)), start('loop', table, String(KEYS))]
-      const ends = children.map(async (child, index) => {
-        const exited = once(child, 'exit')
-        let stepsLeft = index + Math.floor(Math.random() * 12)
-        for await (const line of createInterface(child.stdout)) {
-          if (!line.startsWith('settled') && stepsLeft-- === 0) child.kill('SIGKILL')
-        }
-        const [, signal] = await exited
-        return signal === 'SIGKILL' ? 'killed' : 'done'
-      })
-      const outcomes = await Promise.all(ends)
-      kills += outcomes.filter((outcome) => outcome === 'killed').length
-      isDone = (await rowsOf(pool, table)).length >= KEYS
-    }
-    const keys = await rowsOf(pool, table)
-    expect(kills).toBeGreaterThan(5)
-    expect(new Set(keys).size).toBe(KEYS)
-    expect(keys).toHaveLength(KEYS)
-    const records = await open(pool, table).list({ limit: 1_000 })
-    expect(records.map(({ state }) => state)).toEqual(new Array(KEYS).fill('settled'))
-    console.log(`${KEYS} operations, ${kills} processes killed inside: every effect once`)
-  })
+  processCases(mysqlDialect, server)
 })
 
 /** The pool's connection, if it has only one, is opened anew the next time: such settings are taken then. */
 async function reconnected(pool: Pool): Promise<void> {
   const connection = await pool.getConnection()
   connection.destroy()
-}
-
-async function effectsTable(pool: Pool, table: string): Promise<void> {
-  await pool.query(`CREATE TABLE ${table}_effects (name VARCHAR(99), pid INT) ENGINE = InnoDB`)
-}
-
-async function rowsOf(pool: Pool, table: string): Promise<string[]> {
-  const [rows] = await pool.query<RowDataPacket[]>(`SELECT name FROM ${table}_effects`)
-  return rows.map(({ name }) => name)
-}
-
-function start(...[part, table, arg]: [string, string, string]) {
-  const child = spawn(process.execPath, [CHILD, part, url, table, arg], { stdio: ['pipe', 'pipe', 'inherit'] })
-  onTestFinished(() => void child.kill('SIGKILL'))
-  return child
 }

@@ -1,20 +1,17 @@
-import { spawn } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
 import { jetstreamManager } from '@nats-io/jetstream'
 import type { NatsConnection } from '@nats-io/transport-node'
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest'
 import type { Store } from '../../src/store.ts'
 import type { Server } from '../services/index.ts'
 import { findNatsCluster } from '../services/nats-cluster.ts'
+import { type Racer, startRacer } from '../support/children.ts'
 import { claimOf, connectTo, makeBucket, open, settlementOf } from '../support/nats.ts'
 import { Workload } from '../support/workload.ts'
 
 const BUCKET = 'once'
-const CHILD = fileURLToPath(new URL('../fixtures/nats-child.ts', import.meta.url))
 const PROCESSES = 50
 
 const cluster = await findNatsCluster()
@@ -204,24 +201,7 @@ async function storesOff(server: Server): Promise<[Store, Store]> {
   return [one, two]
 }
 
-interface Racer {
-  tell(key: string): void
-  /** The next line that begins with this word. */
-  said(word: string): Promise<string>
-}
-
 function racer(effects: string): Racer {
   if (typeof cluster === 'string') throw new Error(cluster)
-  const args = [CHILD, cluster.urls.join(','), BUCKET, effects]
-  const child = spawn(process.execPath, args, { stdio: ['pipe', 'pipe', 'inherit'] })
-  onTestFinished(() => void child.kill('SIGKILL'))
-  const lines = createInterface(child.stdout)[Symbol.asyncIterator]()
-  return {
-    tell: (key) => void child.stdin.write(`${key}\n`),
-    async said(word) {
-      const { value } = await lines.next()
-      if (typeof value !== 'string' || !value.startsWith(word)) throw new Error(`${word} was expected, not ${value}`)
-      return value
-    },
-  }
+  return startRacer('claim-child.ts', 'nats', cluster.urls.join(','), effects, BUCKET)
 }

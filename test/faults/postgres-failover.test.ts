@@ -2,7 +2,8 @@ import { Client } from 'pg'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { launch, postgres, type Server, Unavailable } from '../services/index.ts'
 import { postgresStandby } from '../services/postgres-standby.ts'
-import { answered, claimOf, freshTable, open, poolOf, processWarnings, signalBackends } from '../support/postgres.ts'
+import { answered, claimOf, freshTable, open, poolOf, signalBackends } from '../support/postgres.ts'
+import { processWarnings } from '../support/warnings.ts'
 
 /** What the guarantees table says of PostgreSQL beyond a crash of one server, and what is lost where it says so. */
 const missing = whyMissing()

@@ -1,15 +1,15 @@
-import { type ChildProcess, spawn } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
 import { createClient } from 'redis'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { OncekeyError } from '../../src/error.ts'
 import type { RedisClient } from '../../src/stores/redis.ts'
 import { launch, redis, type Server } from '../services/index.ts'
 import { command, until } from '../services/redis-cluster.ts'
+import { startChild } from '../support/children.ts'
 import { answered, claimOf, drivers, ioredis, nodeRedis, open, reasonOf } from '../support/redis.ts'
 import { Load, lostOf } from '../support/redis-load.ts'
 
@@ -175,11 +175,8 @@ describe.skipIf(missing)(`a Redis server that fails${missing && ` (skipped: ${mi
   })
 })
 
-const CHILD = fileURLToPath(new URL('../fixtures/redis-child.ts', import.meta.url))
-
 function child(...args: string[]): { process: ChildProcess; ready: Promise<void>; lines: Promise<string[]> } {
-  const started = spawn(process.execPath, [CHILD, ...args], { stdio: ['pipe', 'pipe', 'inherit'] })
-  onTestFinished(() => void started.kill('SIGKILL'))
+  const started = startChild('claim-child.ts', ...args)
   const isReady = Promise.withResolvers<void>()
   const collect = async (): Promise<string[]> => {
     const lines: string[] = []

@@ -69,14 +69,15 @@ function startupPacket(): Buffer {
 export function mariadb(extra: readonly string[] = []): ServerRecipe {
   const program = onPath('mariadbd')
   const user = process.getuid?.() === 0 ? ['--user=root'] : []
-  const data = (folder: string) => `--datadir=${join(folder, 'data')}`
+  // A tmpdir of its own: a server that starts removes all temporary tables that it finds there, also another's.
+  const own = (folder: string) => [`--datadir=${join(folder, 'data')}`, `--tmpdir=${folder}`]
   return {
     name: 'MariaDB',
     program,
     args: (folder, port) => [
       ...[
         '--no-defaults',
-        data(folder),
+        ...own(folder),
         `--port=${port}`,
         '--bind-address=127.0.0.1',
         `--socket=${join(folder, 'sock')}`,
@@ -100,7 +101,7 @@ CREATE USER IF NOT EXISTS oncekey@'127.0.0.1' IDENTIFIED BY 'oncekey';
 GRANT ALL ON *.* TO oncekey@'127.0.0.1';
 `,
       )
-      const args = ['--no-defaults', data(folder), '--auth-root-authentication-method=normal', ...user]
+      const args = ['--no-defaults', ...own(folder), '--auth-root-authentication-method=normal', ...user]
       const { status, stdout, stderr } = spawnSync(onPath('mariadb-install-db'), args, { encoding: 'utf8' })
       if (status !== 0) throw new Error(`mariadb-install-db failed: ${stdout}${stderr}`)
     },

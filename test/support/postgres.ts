@@ -1,17 +1,69 @@
 import { randomBytes } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { Pool, type PoolClient, type PoolConfig } from 'pg'
+import { Pool, type PoolClient, type PoolConfig, type QueryResult } from 'pg'
 import { onTestFinished } from 'vitest'
 import type { TransactionalStore } from '../../src/store.ts'
-import { type PostgresStoreOptions, postgresStore } from '../../src/stores/postgres.ts'
+import { type PostgresStoreOptions, postgresMigrations, postgresStore } from '../../src/stores/postgres.ts'
 import type { Server } from '../services/index.ts'
+import type { Row, SqlDialect, SqlSession, Statement } from './sql.ts'
 
-export { answered, claimOf } from './requests.ts'
+export { answered, claimOf, ids } from './requests.ts'
+export { effect, freshTable, ledger } from './sql.ts'
 
-/** A table name of its own for each test. */
-export function freshTable(): string {
-  return `t_${randomBytes(8).toString('hex')}`
+/** For the tests that MySQL has, too: `test/sql-cases`. */
+export const postgresDialect: SqlDialect<Pool> = {
+  name: 'postgres',
+  title: 'PostgreSQL',
+
+  poolOf: (url, max = 10) => poolOf(url, { max }),
+  watched: (url, max = 10) => watched(url, { max }),
+  borrow: (pool) => pool.connect(),
+  lent: (pool) => lent(pool),
+  countWaits: (pool) => () => pool.waitingCount,
+  isIdle: async (pool) => pool.waitingCount + pool.totalCount - pool.idleCount === 0,
+
+  store: postgresStore,
+  open: (pool, table, options) => open(pool, table, options),
+  migrations: postgresMigrations,
+  tableLengthMax: 48,
+  // Longer than an entry of an index, and not to be made shorter.
+  impossible: { id: randomBytes(50_000).toString('base64'), status: 200.5 },
+  endings: { statements: ['ROLLBACK', 'COMMIT'], message: /ended the transaction by itself/ },
+
+  rows,
+  rowOf: async (pool, table, id) =>
+    (await rows(pool, `SELECT ctid, xmin, xmax, * FROM ${table} WHERE id = '${id}'`))[0],
+  waitingOn: async (pool, table) => (await rows(pool, waitingSql(table))).length,
+  sleep: (ms) => `SELECT pg_sleep(${ms / 1_000})`,
+  comment: (table, text) => `COMMENT ON TABLE ${table} IS '${text}'`,
+
+  volatile: {
+    poolOf: async (url) => poolOf(url, { options: '-c synchronous_commit=off' }),
+    message: /synchronous_commit is off/,
+  },
+  async crash(server) {
+    signalBackends(server, 'SIGKILL')
+    await server.kill()
+  },
+  freeze(server) {
+    server.freeze()
+    signalBackends(server, 'SIGSTOP')
+  },
+  thaw(server) {
+    server.thaw()
+    signalBackends(server, 'SIGCONT')
+  },
+}
+
+/** By what they have locked already: of a long statement only the beginning is shown. */
+const waitingSql = (table: string): string => `
+  SELECT FROM pg_stat_activity AS a WHERE a.wait_event_type = 'Lock' AND EXISTS (
+    SELECT FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation WHERE l.pid = a.pid AND c.relname LIKE '${table}%'
+  )`
+
+async function rows(session: SqlSession, sql: string): Promise<Row[]> {
+  return ((await session.query(sql)) as QueryResult<Row>).rows
 }
 
 /** A pool that is ended when the test is over. */
@@ -38,13 +90,13 @@ export function open(pool: Pool, table: string, options: PostgresStoreOptions = 
 }
 
 /** A pool that writes down every statement that is sent through it. */
-export function watched(url: string, config: PoolConfig = {}): { pool: Pool; statements: Statement[] } {
+export function watched(url: string, config: PoolConfig = {}): { pool: Pool; statements: PgStatement[] } {
   const pool = poolOf(url, config)
-  const statements: Statement[] = []
+  const statements: PgStatement[] = []
   pool.on('connect', (client) => {
     const query = client.query.bind(client) as (...args: unknown[]) => unknown
     const spy = (...args: unknown[]): unknown => {
-      statements.push(typeof args[0] === 'string' ? { text: args[0] } : (args[0] as Statement))
+      statements.push(typeof args[0] === 'string' ? { text: args[0] } : (args[0] as PgStatement))
       return query(...args)
     }
     Object.assign(client, { query: spy })
@@ -52,20 +104,9 @@ export function watched(url: string, config: PoolConfig = {}): { pool: Pool; sta
   return { pool, statements }
 }
 
-export interface Statement {
-  readonly text: string
+interface PgStatement extends Statement {
+  /** Under which it was prepared. */
   readonly name?: string
-}
-
-/** What the library warns of, until the test is over. */
-export function processWarnings(): string[] {
-  const warnings: string[] = []
-  const listener = (warning: Error): void => {
-    if (warning.name === 'OncekeyWarning') warnings.push(warning.message)
-  }
-  process.on('warning', listener)
-  onTestFinished(() => void process.removeListener('warning', listener))
-  return warnings
 }
 
 /**

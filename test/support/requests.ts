@@ -3,6 +3,8 @@ import type { ClaimRequest, Settlement } from '../../src/store.ts'
 /** What the tests of all stores ask for: long enough to outlast any test. */
 export const HOUR_MS = 3_600_000
 
+export const ids = (count: number): string[] => Array.from({ length: count }, (_, index) => `id-${index}`)
+
 export function claimOf(id: string, fields: Partial<ClaimRequest> = {}): ClaimRequest {
   return {
     id,

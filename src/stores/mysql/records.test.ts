@@ -1,59 +1,39 @@
 import type { Pool, RowDataPacket } from 'mysql2/promise'
-import { afterAll, describe, expect, it } from 'vitest'
-import { findService } from '../../../test/services/index.ts'
-import { answered, claimOf, freshTable, HOUR_MS, lent, open, poolOf, watched } from '../../../test/support/mysql.ts'
-import { mysqlStore } from '../mysql.ts'
+import { describe, expect, it } from 'vitest'
+import { batchCases } from '../../../test/sql-cases/batches.ts'
+import { poolCases } from '../../../test/sql-cases/pool.ts'
+import { sweepCases } from '../../../test/sql-cases/sweep.ts'
+import {
+  answered,
+  claimOf,
+  freshTable,
+  HOUR_MS,
+  ids,
+  lent,
+  mysqlDialect,
+  open,
+  poolOf,
+  watched,
+} from '../../../test/support/mysql.ts'
+import { useService } from '../../../test/support/service.ts'
 
-const service = await findService('mariadb')
-const url = typeof service === 'string' ? '' : service.url
-const missing = typeof service === 'string' ? ` (skipped: ${service})` : ''
-afterAll(async () => {
-  if (typeof service !== 'string') await service.stop()
-})
+const { url, missing } = await useService('mariadb')
 
-const PATIENT = { timeout: 10_000, interval: 10 }
-const ids = (count: number): string[] => Array.from({ length: count }, (_, index) => `id-${index}`)
 const rowOf = async (pool: Pool, table: string, id: string) =>
   (await pool.query<RowDataPacket[]>(`SELECT * FROM ${table} WHERE id = ?`, [id]))[0][0]
-const statesOf = (settled: PromiseSettledResult<unknown>[]): unknown[] =>
-  settled.map((each) => (each.status === 'fulfilled' ? each.value : each.reason.code))
 
 describe.skipIf(url === '')(`group commit${missing}`, () => {
-  it('operations of the same moment share one statement', async () => {
+  batchCases(mysqlDialect, url)
+
+  it('replays of the same moment share two: one that finds them taken, one that reads them', async () => {
     const { pool, statements } = watched(url)
     const store = open(pool, freshTable())
-    await store.claim(claimOf('first'))
+    await Promise.all(ids(100).map((id) => store.claim(claimOf(id))))
+    await Promise.all(ids(100).map((id) => store.settle(id, 'mine', answered)))
     statements.length = 0
-    const claims = await Promise.all(ids(100).map((id) => store.claim(claimOf(id))))
-    expect(claims.filter(({ state }) => state === 'acquired')).toHaveLength(100)
-    expect(statements).toHaveLength(1)
-    const settles = await Promise.all(ids(100).map((id) => store.settle(id, 'mine', answered)))
-    expect(settles.filter((isDone) => isDone)).toHaveLength(100)
-    expect(statements).toHaveLength(2)
     const replays = await Promise.all(ids(100).map((id) => store.claim(claimOf(id, { token: 'other' }))))
     expect(replays.filter(({ state }) => state === 'settled')).toHaveLength(100)
-    expect(statements).toHaveLength(4)
-  })
-
-  it('an operation that comes alone is one statement at once, and one round trip', async () => {
-    const { pool, statements } = watched(url, { connectionLimit: 1 })
-    const store = open(pool, freshTable())
-    await store.claim(claimOf('first'))
-    statements.length = 0
-    for (const id of ids(5)) await store.claim(claimOf(id))
-    for (const id of ids(5)) await store.renew(id, 'mine', HOUR_MS)
-    for (const id of ids(4)) await store.settle(id, 'mine', answered)
-    await store.release('id-4', 'mine')
-    expect(statements).toHaveLength(15)
-  })
-
-  it('with batching off each operation is a statement of its own', async () => {
-    const { pool, statements } = watched(url)
-    const store = open(pool, freshTable(), { batchMax: 1, inFlightMax: 4 })
-    await store.claim(claimOf('first'))
-    statements.length = 0
-    await Promise.all(ids(20).map((id) => store.claim(claimOf(id))))
-    expect(statements).toHaveLength(20)
+    expect(statements).toHaveLength(2)
   })
 
   it.each([[['-FOUND_ROWS']], [['+FOUND_ROWS']]])(
@@ -69,7 +49,7 @@ describe.skipIf(url === '')(`group commit${missing}`, () => {
       await store.settle('settled', 'owner of settled', answered)
       await store.renew('unknown', 'owner of unknown', 0)
       await store.renew('taken', 'owner of taken', 0)
-      await expect.poll(() => store.read('gone'), PATIENT).toBeUndefined()
+      await expect.poll(() => store.read('gone')).toBeUndefined()
       const all = ['running', 'new', 'settled', 'unknown', 'taken', 'gone', 'mine', 'new']
       const claims = await Promise.all(
         all.map((id, index) =>
@@ -113,21 +93,6 @@ describe.skipIf(url === '')(`group commit${missing}`, () => {
     },
   )
 
-  it('a replay writes nothing', async () => {
-    const pool = poolOf(url)
-    const table = freshTable()
-    const store = open(pool, table)
-    await store.claim(claimOf('a'))
-    const running = await rowOf(pool, table, 'a')
-    await Promise.all(ids(50).map((token) => store.claim(claimOf('a', { token }))))
-    expect(await rowOf(pool, table, 'a')).toEqual(running)
-    await store.settle('a', 'mine', answered)
-    const settled = await rowOf(pool, table, 'a')
-    const replies = await Promise.all(ids(50).map((token) => store.claim(claimOf('a', { token }))))
-    expect(replies.filter(({ state }) => state === 'settled')).toHaveLength(50)
-    expect(await rowOf(pool, table, 'a')).toEqual(settled)
-  })
-
   it('a takeover replaces the token and the lease, and keeps when the record began and its labels', async () => {
     const pool = poolOf(url)
     const table = freshTable()
@@ -142,16 +107,6 @@ describe.skipIf(url === '')(`group commit${missing}`, () => {
     expect(after?.lease_until.getTime()).toBeGreaterThan(before?.lease_until.getTime())
     expect(after?.gone_at.getTime() - after?.lease_until.getTime()).toBe(HOUR_MS)
     expect(after?.sweep_at).toEqual(after?.gone_at)
-  })
-
-  it('an operation that cannot work does not harm those of its batch', async () => {
-    const store = open(poolOf(url), freshTable())
-    const claims = await Promise.allSettled(['a', 'x'.repeat(1_025), 'b'].map((id) => store.claim(claimOf(id))))
-    expect(statesOf(claims)).toMatchObject([{ state: 'acquired' }, 'config-invalid', { state: 'acquired' }])
-    const wild = { ...answered, answer: { ...answered.answer, status: 1e15 } }
-    const settles = await Promise.allSettled([store.settle('a', 'mine', answered), store.settle('b', 'mine', wild)])
-    expect(statesOf(settles)).toEqual([true, 'config-invalid'])
-    expect(await store.settle('b', 'mine', answered)).toBe(true)
   })
 
   it('a batch waits for no record but its own', async () => {
@@ -175,19 +130,6 @@ describe.skipIf(url === '')(`group commit${missing}`, () => {
     for (const id of odd) expect(await store.claim(claimOf(id, { token: id }))).toMatchObject({ state: 'acquired' })
     for (const id of odd) expect(await store.read(id)).toMatchObject({ id, state: 'running' })
     expect(await store.settle('\ud800', '\ud801', answered)).toBe(false)
-  })
-
-  it('claims of the same ids in every order, from two sides, each have one owner', async () => {
-    const table = freshTable()
-    const stores = [open(poolOf(url), table), open(poolOf(url), table)]
-    for (let round = 0; round < 10; round++) {
-      const of = ids(50).map((id) => `${round} ${id}`)
-      const claims = await Promise.all([
-        ...of.map((id) => stores[0]?.claim(claimOf(id, { token: 'one' }))),
-        ...of.reverse().map((id) => stores[1]?.claim(claimOf(id, { token: 'two' }))),
-      ])
-      expect(claims.filter((claim) => claim?.state === 'acquired')).toHaveLength(50)
-    }
   })
 
   it('claims, settles, releases and sweeps of the same rows, from four sides, meet no deadlock that is seen', async () => {
@@ -283,65 +225,7 @@ describe.skipIf(url === '')(
 )
 
 describe.skipIf(url === '')(`the caller's pool${missing}`, () => {
-  it('three connections at most are in use, under any load', async () => {
-    const pool = poolOf(url, { connectionLimit: 20 })
-    let [inUse, most] = [0, 0]
-    pool.on('acquire', () => {
-      most = Math.max(most, ++inUse)
-    })
-    pool.on('release', () => {
-      inUse--
-    })
-    const store = open(pool, freshTable())
-    await Promise.all(
-      ids(300).map(async (id) => {
-        await store.claim(claimOf(id))
-        await store.renew(id, 'mine', 60_000)
-        await store.read(id)
-        await store.settle(id, 'mine', answered)
-        await store.list({ limit: 1 })
-      }),
-    )
-    expect(most).toBeLessThanOrEqual(3)
-    expect(inUse).toBe(0)
-  })
-
-  it('a pool of one connection serves claims, settles, waiters and transactions', async () => {
-    const store = open(poolOf(url, { connectionLimit: 1 }), freshTable())
-    await Promise.all(
-      ids(50).map(async (id) => {
-        await store.claim(claimOf(id))
-        const waited = store.waitFor?.(id, new AbortController().signal)
-        expect(await store.settle(id, 'mine', answered)).toBe(true)
-        await waited
-      }),
-    )
-    const ends = await Promise.all(ids(20).map((id) => store.transaction(claimOf(`tx ${id}`), async () => answered)))
-    expect(ends.filter(({ state }) => state === 'committed')).toHaveLength(20)
-  })
-
-  it('a pool whose connections are all held by others is reported, and nothing is left behind', async () => {
-    const pool = poolOf(url, { connectionLimit: 2 })
-    const store = open(pool, freshTable(), { callMsMax: 300 })
-    await store.claim(claimOf('a'))
-    const held = await Promise.all([pool.getConnection(), pool.getConnection()])
-    await expect(store.settle('a', 'mine', answered)).rejects.toMatchObject({
-      code: 'store-unavailable',
-      message: expect.stringMatching(/pool gave no connection/),
-    })
-    for (const connection of held) connection.release()
-    expect(await store.settle('a', 'mine', answered)).toBe(true)
-    const both = await Promise.all([pool.getConnection(), pool.getConnection()])
-    for (const connection of both) connection.release()
-  })
-
-  it('a queue that is full refuses, and what was accepted is done', async () => {
-    const store = open(poolOf(url), freshTable())
-    const accepted = Array.from({ length: 10_000 }, () => store.read('absent'))
-    await expect(store.read('absent')).rejects.toMatchObject({ code: 'store-full' })
-    expect(await Promise.all(accepted)).toHaveLength(10_000)
-    expect(await store.read('absent')).toBeUndefined()
-  })
+  poolCases(mysqlDialect, url)
 
   it('with autocommit off is refused: nothing would be committed', async () => {
     const pool = poolOf(url, { connectionLimit: 1 })
@@ -369,53 +253,8 @@ describe.skipIf(url === '')(`the caller's pool${missing}`, () => {
     expect(await store.settle('first', 'mine', answered)).toBe(true)
     expect(await open(poolOf(url), table).read('first')).toMatchObject({ state: 'settled' })
   })
-
-  it('close leaves the pool open', async () => {
-    const pool = poolOf(url)
-    const store = mysqlStore(pool, { table: freshTable() })
-    await store.claim(claimOf('a'))
-    await store.close()
-    expect((await pool.query('SELECT 1 AS one'))[0]).toEqual([{ one: 1 }])
-  })
 })
 
 describe.skipIf(url === '')(`sweep${missing}`, () => {
-  const brief = { leaseMs: 1, unknownTtlMs: 0 }
-  const sizeOf = async (pool: Pool, table: string): Promise<number> =>
-    Number((await pool.query<RowDataPacket[]>(`SELECT COUNT(*) AS n FROM ${table}`))[0][0]?.n)
-
-  it('waits for nobody: a row that somebody holds is left for the next time', async () => {
-    const pool = poolOf(url)
-    const table = freshTable()
-    const store = open(pool, table)
-    await Promise.all(ids(10).map((id) => store.claim(claimOf(id, brief))))
-    await expect.poll(() => store.list(), PATIENT).toEqual([])
-    const holder = await lent(pool)
-    await holder.query('START TRANSACTION')
-    await holder.query(`SELECT 1 FROM ${table} WHERE id = 'id-3' FOR UPDATE`)
-    expect(await store.sweep()).toBe(9)
-    await holder.query('ROLLBACK')
-    expect(await store.sweep()).toBe(1)
-  })
-
-  it('happens by itself, in the background', async () => {
-    const pool = poolOf(url)
-    const table = freshTable()
-    const store = open(pool, table, { sweepEveryMs: 20 })
-    await Promise.all(ids(500).map((id) => store.claim(claimOf(id, brief))))
-    await expect.poll(() => sizeOf(pool, table), PATIENT).toBe(0)
-  })
-
-  it('frees the body of an answer that has expired, and keeps the rest', async () => {
-    const pool = poolOf(url)
-    const table = freshTable()
-    const store = open(pool, table)
-    await store.claim(claimOf('a'))
-    await store.settle('a', 'mine', { ...answered, ttlMs: 1, expiredTtlMs: HOUR_MS })
-    await expect.poll(async () => (await store.read('a'))?.state, PATIENT).toBe('expired')
-    expect(await rowOf(pool, table, 'a')).toMatchObject({ body: Buffer.from('done') })
-    expect(await store.sweep()).toBe(0)
-    expect(await rowOf(pool, table, 'a')).toMatchObject({ body: null, headers: null, status: 201 })
-    expect(await store.claim(claimOf('a', { token: 'other' }))).toMatchObject({ state: 'expired', fingerprint: 'same' })
-  })
+  sweepCases(mysqlDialect, url)
 })

@@ -1,34 +1,25 @@
-import { randomBytes } from 'node:crypto'
-import type { Pool } from 'pg'
 import { types } from 'pg'
-import { afterAll, describe, expect, it } from 'vitest'
-import { findService } from '../../../test/services/index.ts'
-import { answered, claimOf, freshTable, lent, open, poolOf, watched } from '../../../test/support/postgres.ts'
-import { postgresStore } from '../postgres.ts'
+import { describe, expect, it } from 'vitest'
+import { batchCases } from '../../../test/sql-cases/batches.ts'
+import { poolCases } from '../../../test/sql-cases/pool.ts'
+import { sweepCases } from '../../../test/sql-cases/sweep.ts'
+import {
+  answered,
+  claimOf,
+  freshTable,
+  ids,
+  lent,
+  open,
+  poolOf,
+  postgresDialect,
+  watched,
+} from '../../../test/support/postgres.ts'
+import { useService } from '../../../test/support/service.ts'
 
-const service = await findService('postgres')
-const url = typeof service === 'string' ? '' : service.url
-const missing = typeof service === 'string' ? ` (skipped: ${service})` : ''
-afterAll(async () => {
-  if (typeof service !== 'string') await service.stop()
-})
-
-const ids = (count: number): string[] => Array.from({ length: count }, (_, index) => `id-${index}`)
-const rowOf = async (pool: Pool, table: string, id: string) =>
-  (await pool.query(`SELECT ctid, xmin, xmax, * FROM ${table} WHERE id = $1`, [id])).rows[0]
+const { url, missing } = await useService('postgres')
 
 describe.skipIf(url === '')(`group commit${missing}`, () => {
-  it('operations of the same moment share one statement', async () => {
-    const { pool, statements } = watched(url)
-    const store = open(pool, freshTable())
-    await store.claim(claimOf('first'))
-    statements.length = 0
-    const claims = await Promise.all(ids(100).map((id) => store.claim(claimOf(id))))
-    expect(claims.filter(({ state }) => state === 'acquired')).toHaveLength(100)
-    await Promise.all(ids(100).map((id) => store.settle(id, 'mine', answered)))
-    expect(statements.filter(({ text }) => text.includes('INSERT INTO'))).toHaveLength(1)
-    expect(statements.filter(({ text }) => text.includes('UPDATE'))).toHaveLength(1)
-  })
+  batchCases(postgresDialect, url)
 
   it('claims are tried as new ones first, while they mostly are', async () => {
     const { pool, statements } = watched(url)
@@ -48,16 +39,6 @@ describe.skipIf(url === '')(`group commit${missing}`, () => {
     expect(await asked(ids(40).slice(20), 'another')).toEqual([1, ['acquired']])
   })
 
-  it('an operation that comes alone is one statement at once, and one round trip', async () => {
-    const { pool, statements } = watched(url, { max: 1 })
-    const store = open(pool, freshTable())
-    await store.claim(claimOf('first'))
-    statements.length = 0
-    for (const id of ids(5)) await store.claim(claimOf(id))
-    for (const id of ids(5)) await store.settle(id, 'mine', answered)
-    expect(statements).toHaveLength(10)
-  })
-
   it('statements are prepared on a direct connection, renewed as the table grows, and none is left behind', async () => {
     const { pool, statements } = watched(url, { max: 1 })
     const store = open(pool, freshTable())
@@ -71,50 +52,6 @@ describe.skipIf(url === '')(`group commit${missing}`, () => {
     expect(rows).toHaveLength(2)
     await pool.query('DEALLOCATE ALL')
     expect(await store.claim(claimOf('after'))).toMatchObject({ state: 'acquired' })
-  })
-
-  it('with batching off each operation is a statement of its own', async () => {
-    const { pool, statements } = watched(url)
-    const store = open(pool, freshTable(), { batchMax: 1, inFlightMax: 4 })
-    await store.claim(claimOf('first'))
-    statements.length = 0
-    await Promise.all(ids(20).map((id) => store.claim(claimOf(id))))
-    expect(statements.filter(({ text }) => text.includes('INSERT INTO'))).toHaveLength(20)
-  })
-
-  it('a replay writes nothing and locks nothing', async () => {
-    const pool = poolOf(url)
-    const table = freshTable()
-    const store = open(pool, table)
-    await store.claim(claimOf('a'))
-    const running = await rowOf(pool, table, 'a')
-    await Promise.all(ids(50).map((token) => store.claim(claimOf('a', { token }))))
-    expect(await rowOf(pool, table, 'a')).toEqual(running)
-    await store.settle('a', 'mine', answered)
-    const settled = await rowOf(pool, table, 'a')
-    const replies = await Promise.all(ids(50).map((token) => store.claim(claimOf('a', { token }))))
-    expect(replies.filter(({ state }) => state === 'settled')).toHaveLength(50)
-    expect(await rowOf(pool, table, 'a')).toEqual(settled)
-  })
-
-  it('an operation that cannot work does not harm those of its batch', async () => {
-    const store = open(poolOf(url), freshTable())
-    const tooLong = randomBytes(50_000).toString('base64')
-    const claims = await Promise.allSettled(['a', tooLong, 'b', 'c'].map((id) => store.claim(claimOf(id))))
-    expect(claims.map((claim) => (claim.status === 'fulfilled' ? claim.value.state : claim.reason.code))).toEqual([
-      'acquired',
-      'config-invalid',
-      'acquired',
-      'acquired',
-    ])
-    const impossible = { ...answered, answer: { ...answered.answer, status: 200.5 } }
-    const settles = await Promise.allSettled([
-      store.settle('a', 'mine', answered),
-      store.settle('b', 'mine', impossible),
-      store.settle('c', 'mine', answered),
-    ])
-    expect(settles).toMatchObject([{ value: true }, { reason: { code: 'config-invalid' } }, { value: true }])
-    expect(await store.read('b')).toMatchObject({ state: 'running' })
   })
 
   it('strings that PostgreSQL cannot hold come back as they were', async () => {
@@ -167,59 +104,10 @@ describe.skipIf(url === '')(`group commit${missing}`, () => {
       }
     },
   )
-
-  it('claims of the same ids in every order, from two sides, are never at a deadlock', async () => {
-    const table = freshTable()
-    const stores = [open(poolOf(url), table), open(poolOf(url), table)]
-    for (let round = 0; round < 10; round++) {
-      const of = ids(50).map((id) => `${round} ${id}`)
-      const claims = await Promise.all([
-        ...of.map((id) => stores[0]?.claim(claimOf(id, { token: 'one' }))),
-        ...of.reverse().map((id) => stores[1]?.claim(claimOf(id, { token: 'two' }))),
-      ])
-      expect(claims.filter((claim) => claim?.state === 'acquired')).toHaveLength(50)
-    }
-  })
 })
 
 describe.skipIf(url === '')(`the caller's pool${missing}`, () => {
-  it('three connections at most are in use, under any load', async () => {
-    const pool = poolOf(url, { max: 20 })
-    let [inUse, most] = [0, 0]
-    pool.on('acquire', () => {
-      most = Math.max(most, ++inUse)
-    })
-    pool.on('release', () => {
-      inUse--
-    })
-    const store = open(pool, freshTable())
-    await Promise.all(
-      ids(500).map(async (id) => {
-        await store.claim(claimOf(id))
-        await store.renew(id, 'mine', 60_000)
-        await store.read(id)
-        await store.settle(id, 'mine', answered)
-        await store.list({ limit: 1 })
-      }),
-    )
-    expect(most).toBeLessThanOrEqual(3)
-    expect(inUse).toBe(0)
-  })
-
-  it('a pool of one connection serves claims, settles, waiters and transactions', async () => {
-    const pool = poolOf(url, { max: 1 })
-    const store = open(pool, freshTable())
-    await Promise.all(
-      ids(50).map(async (id) => {
-        await store.claim(claimOf(id))
-        const waited = store.waitFor?.(id, new AbortController().signal)
-        expect(await store.settle(id, 'mine', answered)).toBe(true)
-        await waited
-      }),
-    )
-    const ends = await Promise.all(ids(20).map((id) => store.transaction(claimOf(`tx ${id}`), async () => answered)))
-    expect(ends.filter(({ state }) => state === 'committed')).toHaveLength(20)
-  })
+  poolCases(postgresDialect, url)
 
   it.each([1, 2])('pool of %i: a settle is done while a claim waits for an open transaction', async (max) => {
     const pool = poolOf(url, { max })
@@ -235,7 +123,7 @@ describe.skipIf(url === '')(`the caller's pool${missing}`, () => {
     const claim = async () => order.push((await store.claim(claimOf('held'))).state)
     const settle = async () => order.push(`settled ${await store.settle('other', 'mine', answered)}`)
     const claiming = claim()
-    await expect.poll(async () => (await onlooker.query(WAITING)).rows[0].count, { interval: 5 }).toBe('1')
+    await expect.poll(() => postgresDialect.waitingOn(onlooker, table), { interval: 5 }).toBe(1)
     await Promise.all([claiming, settle()])
     // With one connection the settle has to wait for it, but not for the transaction's end.
     expect(order).toEqual(max === 1 ? ['running', 'settled true'] : ['settled true', 'running'])
@@ -273,66 +161,10 @@ describe.skipIf(url === '')(`the caller's pool${missing}`, () => {
     expect(claims.filter(({ state }) => state === 'acquired')).toHaveLength(99)
     expect(claims[37]).toMatchObject({ state: 'running' })
   })
-
-  it('a pool whose connections are all held by others is reported, and nothing is left behind', async () => {
-    const pool = poolOf(url, { max: 2 })
-    const store = open(pool, freshTable(), { callMsMax: 300 })
-    await store.claim(claimOf('a'))
-    const held = await Promise.all([pool.connect(), pool.connect()])
-    await expect(store.settle('a', 'mine', answered)).rejects.toMatchObject({
-      code: 'store-unavailable',
-      message: expect.stringMatching(/pool gave no connection/),
-    })
-    for (const client of held) client.release()
-    expect(await store.settle('a', 'mine', answered)).toBe(true)
-    await expect.poll(() => pool.waitingCount + pool.totalCount - pool.idleCount).toBe(0)
-  })
-
-  it('a queue that is full refuses, and what was accepted is done', async () => {
-    const store = open(poolOf(url), freshTable())
-    const accepted = Array.from({ length: 10_000 }, () => store.read('absent'))
-    await expect(store.read('absent')).rejects.toMatchObject({ code: 'store-full' })
-    expect(await Promise.all(accepted)).toHaveLength(10_000)
-    expect(await store.read('absent')).toBeUndefined()
-  })
-
-  it('close leaves the pool open, and gives every connection back', async () => {
-    const pool = poolOf(url)
-    const store = postgresStore(pool, { table: freshTable() })
-    await store.claim(claimOf('a'))
-    await store.close()
-    expect(pool.totalCount).toBe(pool.idleCount)
-    expect((await pool.query('SELECT 1 AS one')).rows).toEqual([{ one: 1 }])
-  })
 })
 
-const WAITING = `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%bound AS MATERIALIZED%'`
-
 describe.skipIf(url === '')(`sweep${missing}`, () => {
-  const brief = { leaseMs: 1, unknownTtlMs: 0 }
-  const sizeOf = async (pool: Pool, table: string): Promise<number> =>
-    Number((await pool.query(`SELECT count(*) FROM ${table}`)).rows[0].count)
-
-  it('waits for nobody: a row that somebody holds is left for the next time', async () => {
-    const pool = poolOf(url)
-    const table = freshTable()
-    const store = open(pool, table)
-    await Promise.all(ids(10).map((id) => store.claim(claimOf(id, brief))))
-    await expect.poll(() => store.list()).toEqual([])
-    const holder = await lent(pool)
-    await holder.query(`BEGIN; SELECT FROM ${table} WHERE id = 'id-3' FOR UPDATE`)
-    expect(await store.sweep()).toBe(9)
-    await holder.query('ROLLBACK')
-    expect(await store.sweep()).toBe(1)
-  })
-
-  it('happens by itself, in the background', async () => {
-    const pool = poolOf(url)
-    const table = freshTable()
-    const store = open(pool, table, { sweepEveryMs: 20 })
-    await Promise.all(ids(500).map((id) => store.claim(claimOf(id, brief))))
-    await expect.poll(() => sizeOf(pool, table)).toBe(0)
-  })
+  sweepCases(postgresDialect, url)
 
   it('comes again to a record whose lease was renewed, and to one that was settled for longer', async () => {
     const pool = poolOf(url)
@@ -358,7 +190,7 @@ describe.skipIf(url === '')(`sweep${missing}`, () => {
     expect(await store.sweep(1)).toBe(1)
     expect(await store.sweep(2)).toBe(1)
     expect(await store.sweep(2)).toBe(0)
-    expect(await sizeOf(pool, table)).toBe(5)
+    expect((await pool.query(`SELECT FROM ${table}`)).rowCount).toBe(5)
   })
 
   it('its time is left alone by a settle when it is soon enough, so that no index has to be written', async () => {
@@ -378,18 +210,5 @@ describe.skipIf(url === '')(`sweep${missing}`, () => {
     ])
     expect(after[1].sweep_at).toEqual(after[1].expires_at)
     expect(after[2].sweep_at).toEqual(after[2].expires_at)
-  })
-
-  it('frees the body of an answer that has expired, and keeps the rest', async () => {
-    const pool = poolOf(url)
-    const table = freshTable()
-    const store = open(pool, table)
-    await store.claim(claimOf('a'))
-    await store.settle('a', 'mine', { ...answered, ttlMs: 1, expiredTtlMs: 3_600_000 })
-    await expect.poll(async () => (await store.read('a'))?.state).toBe('expired')
-    expect(await rowOf(pool, table, 'a')).toMatchObject({ body: Buffer.from('done') })
-    expect(await store.sweep()).toBe(0)
-    expect(await rowOf(pool, table, 'a')).toMatchObject({ body: null, headers: null, status: 201 })
-    expect(await store.claim(claimOf('a', { token: 'other' }))).toMatchObject({ state: 'expired', fingerprint: 'same' })
   })
 })
