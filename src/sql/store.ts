@@ -14,7 +14,7 @@ import { assertDuration } from '../store-checks.ts'
 import { UnderWay } from '../under-way.ts'
 import { heldByTransaction, type WriteOp } from './operations.ts'
 import type { SqlSettings } from './options.ts'
-import type { TransactionSettings } from './transaction.ts'
+import { type TransactionSettings, type TransactionSteps, transact } from './transaction.ts'
 
 /** One connection of the caller's pool, borrowed for one task. */
 export interface SqlSession {
@@ -52,12 +52,7 @@ export interface SqlDatabase<Tx, Session extends SqlSession> {
   use<T>(task: (session: Session) => Promise<T>): Promise<T>
   /** Makes sure that the table is there, and that this code knows it. Says what a crash would lose, a line for each. */
   prepare(session: Session): Promise<readonly string[]>
-  transact(
-    session: Session,
-    request: ClaimRequest,
-    settings: TransactionSettings,
-    work: (tx: Tx, attempt: number) => Promise<Settlement | undefined>,
-  ): Promise<TransactionEnd>
+  transactionOn(session: Session, request: ClaimRequest, settings: TransactionSettings): TransactionSteps<Tx>
   isTableMissing(error: unknown): boolean
   /** `sent`: whether the server may have carried it out. */
   toOncekeyError(error: unknown, sent: boolean): OncekeyError
@@ -187,7 +182,9 @@ export class SqlStore<Tx, Session extends SqlSession> implements TransactionalSt
       return settlement
     }
     const end = this.#inTurn(request, waitMsMax, () =>
-      this.#withUnchanged((session) => database.transact(session, request, { isolation, waitMsMax }, checked)),
+      this.#withUnchanged((session) =>
+        transact(database.transactionOn(session, request, { isolation, waitMsMax }), checked),
+      ),
     )
     try {
       return await this.#underWay.during(end)

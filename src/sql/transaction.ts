@@ -15,7 +15,9 @@ export interface TransactionSettings {
 export const CLAIMS_MAX = 10
 
 /** The steps of a transaction on one connection. */
-export interface TransactionSteps {
+export interface TransactionSteps<Tx> {
+  /** What the user's work runs on. */
+  readonly tx: Tx
   /** Leaves an open transaction when the claim was acquired, and none otherwise. Nothing of the user's has run yet. */
   claim(): Promise<Claim>
   /** Throws, with everything rolled back, when `work` has not left the transaction as it was. */
@@ -26,15 +28,15 @@ export interface TransactionSteps {
 }
 
 /** Claims, works and settles in one transaction. */
-export async function transact(
-  steps: TransactionSteps,
-  work: (attempt: number) => Promise<Settlement | undefined>,
+export async function transact<Tx>(
+  steps: TransactionSteps<Tx>,
+  work: (tx: Tx, attempt: number) => Promise<Settlement | undefined>,
 ): Promise<TransactionEnd> {
   const claim = await steps.claim()
   if (claim.state !== 'acquired') return claim
   let settlement: Settlement | undefined
   try {
-    settlement = await work(claim.attempt)
+    settlement = await work(steps.tx, claim.attempt)
   } catch (error) {
     await steps.rollBack()
     throw error

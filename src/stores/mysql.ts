@@ -11,7 +11,7 @@ import { Records } from './mysql/records.ts'
 import { migrationsOf, prepareTable, tableOf } from './mysql/schema.ts'
 import type { MysqlConnection, MysqlPool, Session } from './mysql/sessions.ts'
 import { Sessions } from './mysql/sessions.ts'
-import { transact } from './mysql/transaction.ts'
+import { transactionOn } from './mysql/transaction.ts'
 import { Waiters } from './mysql/waiters.ts'
 
 export type { MysqlConnection, MysqlField, MysqlPool, MysqlQuery } from './mysql/sessions.ts'
@@ -63,7 +63,7 @@ export function mysqlStore<Connection extends MysqlConnection>(
         records.packetBytesMax = packetBytesMax
         return warnings
       },
-      transact: (session, request, how, work) => transact(session, records, request, how, work),
+      transactionOn: (session, request, how) => transactionOn(session, records, request, how),
       isTableMissing: (error) => errorNumber(error) === NO_SUCH_TABLE,
       toOncekeyError,
     }

@@ -12,7 +12,7 @@ import { Records } from './postgres/records.ts'
 import { migrationsOf, prepareTable, tableOf } from './postgres/schema.ts'
 import type { PostgresPool, PostgresPoolClient, Session } from './postgres/sessions.ts'
 import { Sessions } from './postgres/sessions.ts'
-import { transact } from './postgres/transaction.ts'
+import { transactionOn } from './postgres/transaction.ts'
 import { Waiters } from './postgres/waiters.ts'
 
 export type { PostgresClient, PostgresPool, PostgresPoolClient } from './postgres/sessions.ts'
@@ -66,7 +66,7 @@ export function postgresStore<Pool extends PostgresPool>(
       assertSettlement,
       use: (task) => sessions.use(task),
       prepare: (session) => prepareTable(session, table, settings.migrate),
-      transact: (session, request, how, work) => transact(session, records, request, how, work),
+      transactionOn: (session, request, how) => transactionOn(session, records, request, how),
       isTableMissing: (error) => sqlState(error) === UNDEFINED_TABLE,
       toOncekeyError,
       async close() {

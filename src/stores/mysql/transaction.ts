@@ -1,8 +1,8 @@
 import { OncekeyError } from '../../error.ts'
 import { contested, heldByTransaction } from '../../sql/operations.ts'
 import type { Isolation, TransactionSettings, TransactionSteps } from '../../sql/transaction.ts'
-import { CLAIMS_MAX, transact as inTransaction } from '../../sql/transaction.ts'
-import type { Claim, ClaimRequest, Settlement, TransactionEnd } from '../../store.ts'
+import { CLAIMS_MAX } from '../../sql/transaction.ts'
+import type { Claim, ClaimRequest, Settlement } from '../../store.ts'
 import { errorNumber, isRecoverable, isSessionGood, LOCK_TIMEOUT, NO_SUCH_SAVEPOINT, toOncekeyError } from './faults.ts'
 import type { Records } from './records.ts'
 import type { MysqlConnection, Session } from './sessions.ts'
@@ -16,21 +16,19 @@ const RESTORE_WAIT = 'SET SESSION innodb_lock_wait_timeout = @oncekey_wait'
 const MARK = 'SAVEPOINT oncekey_claim'
 const CHECK_MARK = 'RELEASE SAVEPOINT oncekey_claim'
 
-/** Claims, works and settles in one transaction on this connection. */
-export function transact<Connection extends MysqlConnection>(
+export function transactionOn<Connection extends MysqlConnection>(
   session: Session<Connection>,
   records: Records,
   request: ClaimRequest,
   settings: TransactionSettings,
-  work: (tx: Connection, attempt: number) => Promise<Settlement | undefined>,
-): Promise<TransactionEnd> {
-  const steps: TransactionSteps = {
+): TransactionSteps<Connection> {
+  return {
+    tx: session.connection,
     claim: () => claimInside(session, records, request, settings),
     settle: (settlement) => settleInside(session, records, request, settlement),
     commit: () => commit(session),
     rollBack: () => session.rollBack(),
   }
-  return inTransaction(steps, (attempt) => work(session.connection, attempt))
 }
 
 async function claimInside(

@@ -1,8 +1,8 @@
 import { OncekeyError } from '../../error.ts'
 import { contested, heldByTransaction } from '../../sql/operations.ts'
 import type { TransactionSettings, TransactionSteps } from '../../sql/transaction.ts'
-import { CLAIMS_MAX, transact as inTransaction } from '../../sql/transaction.ts'
-import type { Claim, ClaimRequest, Settlement, TransactionEnd } from '../../store.ts'
+import { CLAIMS_MAX } from '../../sql/transaction.ts'
+import type { Claim, ClaimRequest, Settlement } from '../../store.ts'
 import { isRecoverable, isSessionGood, LOCK_TIMEOUT, sqlState, toOncekeyError } from './faults.ts'
 import type { Records } from './records.ts'
 import type { PostgresClient, Session } from './sessions.ts'
@@ -10,21 +10,19 @@ import type { PostgresClient, Session } from './sessions.ts'
 const LOCK_TIMEOUT_NOW = "SELECT current_setting('lock_timeout')"
 const SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', $1, true)"
 
-/** Claims, works and settles in one transaction on this connection. */
-export function transact<Client extends PostgresClient>(
+export function transactionOn<Client extends PostgresClient>(
   session: Session<Client>,
   records: Records,
   request: ClaimRequest,
   settings: TransactionSettings,
-  work: (tx: Client, attempt: number) => Promise<Settlement | undefined>,
-): Promise<TransactionEnd> {
-  const steps: TransactionSteps = {
+): TransactionSteps<Client> {
+  return {
+    tx: session.client,
     claim: () => claimInside(session, records, request, settings),
     settle: (settlement) => settleInside(session, records, request, settlement),
     commit: () => commit(session),
     rollBack: () => session.rollBack(),
   }
-  return inTransaction(steps, (attempt) => work(session.client, attempt))
 }
 
 async function claimInside(
