@@ -1,11 +1,8 @@
-import { execFileSync } from 'node:child_process'
 import { createHmac, createSign, generateKeyPairSync } from 'node:crypto'
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import type { IncomingMessage } from 'node:http'
 import { request } from 'node:https'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { certificates } from '../../test/gate/certificates.ts'
 import { later, scene } from '../../test/gate/scene.ts'
 import { startGate } from './gate.ts'
 import { principalResolver } from './principals.ts'
@@ -136,69 +133,3 @@ describe('a client certificate', () => {
     expect(upstream.seen).toHaveLength(1)
   })
 })
-
-/** Made for this run by openssl. */
-function certificates() {
-  const directory = mkdtempSync(join(tmpdir(), 'oncekey-pki-'))
-  later(() => rmSync(directory, { recursive: true }))
-  const at = (name: string): string => join(directory, name)
-  const openssl = (...args: string[]): void => void execFileSync('openssl', args, { stdio: 'ignore' })
-  openssl(
-    'req',
-    '-x509',
-    '-newkey',
-    'rsa:2048',
-    '-nodes',
-    '-keyout',
-    at('ca.key'),
-    '-out',
-    at('ca.pem'),
-    '-subj',
-    '/CN=ca',
-    '-days',
-    '2',
-  )
-  writeFileSync(at('san.cnf'), 'subjectAltName=IP:127.0.0.1\n')
-  for (const [name, subject] of [
-    ['server', '/CN=127.0.0.1'],
-    ['client', '/CN=ann'],
-  ] as const) {
-    openssl(
-      'req',
-      '-newkey',
-      'rsa:2048',
-      '-nodes',
-      '-keyout',
-      at(`${name}.key`),
-      '-out',
-      at(`${name}.csr`),
-      '-subj',
-      subject,
-    )
-    openssl(
-      'x509',
-      '-req',
-      '-in',
-      at(`${name}.csr`),
-      '-CA',
-      at('ca.pem'),
-      '-CAkey',
-      at('ca.key'),
-      '-CAcreateserial',
-      '-out',
-      at(`${name}.pem`),
-      '-days',
-      '2',
-      '-extfile',
-      at('san.cnf'),
-    )
-  }
-  const read = (name: string): string => readFileSync(at(name), 'utf8')
-  return {
-    ca: read('ca.pem'),
-    serverKey: read('server.key'),
-    serverCert: read('server.pem'),
-    clientKey: read('client.key'),
-    clientCert: read('client.pem'),
-  }
-}
