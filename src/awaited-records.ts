@@ -149,8 +149,8 @@ export class AwaitedRecords {
 }
 
 /**
- * One look for all records that are to be looked at in the same moment. `running` gives those that run, for how many
- * more ms. Where it fails, the waiters are woken.
+ * One look for all records that are to be looked at in the same moment, one after the other where they are many.
+ * `running` gives those that run, for how many more ms. Where it fails, the waiters are woken.
  */
 export function lookTogether(running: (ids: readonly string[]) => Promise<ReadonlyMap<string, number>>): Look {
   const looks = new GroupCommit<string, number>(
@@ -159,7 +159,7 @@ export function lookTogether(running: (ids: readonly string[]) => Promise<Readon
       // A ms later it has ended.
       return ids.map((id) => (leftMs.has(id) ? Number(leftMs.get(id)) + 1 : 0))
     },
-    { batchMax: LOOK_RECORDS_MAX, queueMax: Number.MAX_SAFE_INTEGER, inFlightMax: Number.MAX_SAFE_INTEGER },
+    { batchMax: LOOK_RECORDS_MAX, queueMax: Number.MAX_SAFE_INTEGER, inFlightMax: 1 },
   )
   return (id) => looks.submit(id).catch(() => 0)
 }

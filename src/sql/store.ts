@@ -74,6 +74,7 @@ const SWEEP_LIMIT_DEFAULT = 1_000
  * statement and one commit; one that comes alone is sent at once.
  */
 export class SqlStore<Tx, Session extends SqlSession> implements TransactionalStore<Tx> {
+  readonly name: string
   readonly #settings: SqlSettings
   readonly #database: SqlDatabase<Tx, Session>
   readonly #claims: GroupCommit<ClaimRequest, Claim>
@@ -89,15 +90,12 @@ export class SqlStore<Tx, Session extends SqlSession> implements TransactionalSt
   constructor(settings: SqlSettings, databaseOf: (use: Use<Session>) => SqlDatabase<Tx, Session>) {
     this.#settings = settings
     this.#database = databaseOf((task) => this.#with(task))
-    const { records } = this.#database
+    const { name, records } = this.#database
+    this.name = name
     const bounds = { batchMax: settings.batchMax, queueMax: QUEUE_MAX, inFlightMax: settings.inFlightMax }
     // Apart, so that no settle ever stands behind claims.
     this.#claims = new GroupCommit((batch) => this.#with((session) => records.claim(session, batch)), bounds)
     this.#writes = new GroupCommit((batch) => this.#with((session) => records.write(session, batch)), bounds)
-  }
-
-  get name(): string {
-    return this.#database.name
   }
 
   // Not async, these two: every request pays for them.
@@ -164,7 +162,18 @@ export class SqlStore<Tx, Session extends SqlSession> implements TransactionalSt
 
   async waitFor(id: string, signal: AbortSignal): Promise<void> {
     this.#assertOpen()
-    await this.#database.waiters.wait(id, signal)
+    // What a transaction has not committed cannot be seen, and would look as if nobody ran.
+    const transaction = this.#transactions.get(id)
+    if (transaction === undefined) return this.#database.waiters.wait(id, signal)
+    await new Promise<void>((resolve) => {
+      const wake = (): void => {
+        signal.removeEventListener('abort', wake)
+        resolve()
+      }
+      if (signal.aborted) return resolve()
+      signal.addEventListener('abort', wake)
+      transaction.then(wake, wake)
+    })
   }
 
   async transaction(

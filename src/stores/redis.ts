@@ -83,12 +83,7 @@ class RedisStore implements Store {
     this.#whenEvicting = whenEvicting
     this.#whenVolatile = whenVolatile
     this.#isChecked = whenEvicting === 'ignore' && whenVolatile === 'ignore'
-    this.#turns = new Turns(
-      (script, keys, args) => this.#send(script, keys, args),
-      !driver.isCluster,
-      systemClock,
-      CALL_MS_MAX,
-    )
+    this.#turns = new Turns((...call) => this.#send(...call), !driver.isCluster, systemClock, CALL_MS_MAX)
     const onMessage = (key: string): void => this.#waiters.wake(this.#idOf(key))
     this.#waiters = new Waiters(
       systemClock,
@@ -214,9 +209,9 @@ class RedisStore implements Store {
     return this.#turns.submit({ script, key: this.#keyOf(id), args })
   }
 
-  #send(script: scripts.Script, keys: readonly string[], args: readonly Arg[]): Promise<unknown> {
-    if (this.#isChecked) return this.#driver.run(script, keys, args)
-    return this.#check().then(() => this.#driver.run(script, keys, args))
+  #send(...call: Parameters<Driver['run']>): Promise<unknown> {
+    if (this.#isChecked) return this.#driver.run(...call)
+    return this.#check().then(() => this.#driver.run(...call))
   }
 
   /** Ends in time, and with our own error; `close` waits for it. */

@@ -91,6 +91,29 @@ export function transactionCases<Pool extends SqlPool>(db: SqlDialect<Pool>, url
     expect(await effects()).toEqual(['a'])
   })
 
+  it('a plain claim in the same process is told that it runs, and its waiter wakes at the end, asking nothing', async () => {
+    const { pool, statements } = db.watched(url)
+    const { table } = await ledger(db, pool)
+    const store = db.open(pool, table)
+    let waiting: Promise<void> | undefined
+    const gone = new AbortController()
+    await store.transaction(claimOf('a'), async (tx) => {
+      const before = statements.length
+      expect(await store.claim(claimOf('a', { token: 'other' }))).toMatchObject({ state: 'running' })
+      let isAwake = false
+      waiting = store.waitFor?.('a', new AbortController().signal).then(() => {
+        isAwake = true
+      })
+      const leaving = store.waitFor?.('a', gone.signal)
+      gone.abort()
+      await leaving
+      expect([isAwake, statements.length - before]).toEqual([false, 0])
+      return effect(table, 'a')(tx)
+    })
+    await waiting
+    expect(await store.claim(claimOf('a', { token: 'other' }))).toMatchObject({ state: 'settled' })
+  })
+
   it('when the first one rolls back, one of those that wait takes its place', async () => {
     const pool = db.poolOf(url)
     const { table, effects } = await ledger(db, pool)

@@ -23,7 +23,7 @@ export function listening(
   table: string,
   callMsMax: number,
 ): ((onId: (id: string) => void, onEnded: () => void) => Promise<Listener>) | undefined {
-  if (wanted === false || (wanted === undefined && sessions.poolMax < POOL_MIN)) return undefined
+  if (wanted === false || (typeof wanted !== 'function' && sessions.poolMax < POOL_MIN)) return undefined
   return async (onId, onEnded) => {
     const listener = new Listener(await connectionOf(wanted, sessions), onId, onEnded)
     try {
@@ -37,7 +37,7 @@ export function listening(
 }
 
 async function connectionOf(own: OwnConnection | undefined, sessions: Sessions): Promise<ListenConnection> {
-  if (own !== undefined) {
+  if (typeof own === 'function') {
     const client = await own()
     return { client, end: () => void client.end().catch(ignore) }
   }

@@ -19,8 +19,11 @@ export interface Driver {
   readonly keyPrefix: string
   /** Whether keys live on several servers, so that a script can take but one. */
   readonly isCluster: boolean
-  /** One round trip; two when the server does not know the script yet. */
-  run(script: Script, keys: readonly string[], args: readonly Arg[]): Promise<unknown>
+  /**
+   * One round trip; two when the server does not know the script yet. `signal` says that nobody waits for it any more:
+   * where the client can, it then does not send what it has not sent yet.
+   */
+  run(script: Script, keys: readonly string[], args: readonly Arg[], signal: AbortSignal): Promise<unknown>
   /** Every server that holds keys of its own. */
   servers(): Promise<readonly Ask[]>
   /** On a connection of its own. `onChange` is called when something happened to it, so that messages may be missing. */
@@ -48,23 +51,16 @@ export function driverOf(client: RedisClient): Driver {
 /** RESP's sign for a string of bytes, to be mapped to Buffer; the other kinds of reply stay as they are. */
 const BYTES_AS_BUFFERS = { typeMapping: { ['$'.charCodeAt(0)]: Buffer } }
 
-/**
- * The client sets a timer for each command, and each keeps what it is about alive for seconds: that costs more than the
- * command. A command that is sent at once needs none, for the store has its own; one that waits for a connection does,
- * or a long outage would fill the client's queue.
- */
-const SENT_AT_ONCE = { ...BYTES_AS_BUFFERS, timeout: undefined }
-
 function nodeRedisDriver(client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel): Driver {
   const send = nodeRedisSend(client)
   return {
     // Raw commands go out as they are.
     keyPrefix: '',
     isCluster: isNodeRedisCluster(client),
-    run: (script, keys, args) =>
+    run: (script, keys, args, signal) =>
       withScript(
-        () => send(keys[0], ['EVALSHA', script.sha, String(keys.length), ...keys, ...args]),
-        () => send(keys[0], ['EVAL', script.text, String(keys.length), ...keys, ...args]),
+        () => send(keys[0], ['EVALSHA', script.sha, String(keys.length), ...keys, ...args], signal),
+        () => send(keys[0], ['EVAL', script.text, String(keys.length), ...keys, ...args], signal),
       ),
     async servers() {
       if (!isNodeRedisCluster(client)) return [(command, ...args) => send(undefined, [command, ...args])]
@@ -84,12 +80,22 @@ function nodeRedisDriver(client: NodeRedisClient | NodeRedisCluster | NodeRedisS
   }
 }
 
-type Send = (key: string | undefined, args: Arg[]) => Promise<unknown>
+type Send = (key: string | undefined, args: Arg[], signal?: AbortSignal) => Promise<unknown>
 
 function nodeRedisSend(client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel): Send {
   if (isNodeRedisCluster(client)) return (key, args) => client.sendCommand(key, false, args, BYTES_AS_BUFFERS)
   if (isNodeRedisSentinel(client)) return (_key, args) => client.sendCommand(false, args, BYTES_AS_BUFFERS)
-  return (_key, args) => client.sendCommand(args, client.isReady ? SENT_AT_ONCE : BYTES_AS_BUFFERS)
+  return (_key, args, signal) => client.sendCommand(args, optionsFor(client, signal))
+}
+
+/**
+ * The client sets a timer for each command, against a queue that fills while there is no connection; and each timer keeps
+ * what it is about alive for seconds, which costs more than the command. While there is one, the store's own signal does.
+ */
+function optionsFor({ isReady }: NodeRedisClient, signal: AbortSignal | undefined): object {
+  if (signal === undefined) return BYTES_AS_BUFFERS
+  if (!isReady) return { ...BYTES_AS_BUFFERS, abortSignal: signal }
+  return { ...BYTES_AS_BUFFERS, abortSignal: signal, timeout: undefined }
 }
 
 function isNodeRedisCluster(client: object): client is NodeRedisCluster {

@@ -5,7 +5,7 @@ import { createHash } from 'node:crypto'
  *
  * A record is one string: a head of fixed width, and then the parts whose lengths stand in the head.
  *
- *     1-5     once1, the format          24-38   gone at
+ *     1-5     once2, the format          24-38   gone at
  *     6       r running, c committed,    39-46   bytes of the answer
  *             x rejected                 47-61   created at
  *     7       b body kept, - none        62-71   attempt
@@ -30,10 +30,11 @@ export const HEAD_BYTES = 103
 /** Of the part of it that a claim brings along: attempt and lengths. */
 const OWN_HEAD_BYTES = 42
 /** The first bytes of every record, and the version of its layout. */
-export const FORMAT = 'once1'
+export const FORMAT = 'once2'
 /** How a script says that the key holds something else; the start of the server's error. */
 export const NOT_OURS = 'ONCEKEYFORMAT'
 
+const IS_NOT_OURS = `sub(record, 1, 5) ~= '${FORMAT}' or #record < ${HEAD_BYTES}`
 const UNTIL = 'sub(record, 9, 23)'
 const GONE = 'sub(record, 24, 38)'
 
@@ -47,7 +48,7 @@ local sub = string.sub
 const load = (read: string): string => `${NOW}
 local record = ${read}
 if record and record ~= '' then
-  if sub(record, 1, 5) ~= '${FORMAT}' then return redis.error_reply('${NOT_OURS} the key holds something else') end
+  if ${IS_NOT_OURS} then return redis.error_reply('${NOT_OURS} the key holds something else') end
   if now >= tonumber(${GONE}) then record = nil end
 else
   record = nil
@@ -120,7 +121,7 @@ end
 
 local function known(key, own, record)
   if record == '' then return put(key, head .. own, 1) end
-  if sub(record, 1, 5) ~= '${FORMAT}' then return '${NOT_OURS} the key holds something else' end
+  if ${IS_NOT_OURS} then return '${NOT_OURS} the key holds something else' end
   if now >= tonumber(${GONE}) then return put(key, head .. own, 1) end
   if sub(record, 6, 6) ~= 'r' then return give(record) end
   local token_bytes = tonumber(sub(own, 35, 42))
@@ -168,8 +169,8 @@ local function one(key, own)
   local record = pcall('GET', key)
   if not record or record == '' then return 0 end
   if type(record) ~= 'string' then return record.err end
+  if ${IS_NOT_OURS} then return '${NOT_OURS} the key holds something else' end
   local head = sub(record, 1, 8)
-  if sub(head, 1, 5) ~= '${FORMAT}' then return '${NOT_OURS} the key holds something else' end
   -- The length too, or a longer token that begins alike would pass.
   local token_bytes = tonumber(sub(own, 27, 34))
   if sub(record, 96, ${HEAD_BYTES} + token_bytes) ~= sub(own, 27, 34 + token_bytes)

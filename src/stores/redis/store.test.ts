@@ -7,7 +7,9 @@ import { answered, claimOf, drivers, ioredis, nodeRedis, open } from '../../../t
 import type { Settlement } from '../../store.ts'
 import type { RedisClient } from '../redis.ts'
 import { redisStore } from '../redis.ts'
-import { ANSWER_BYTES_MAX } from './record.ts'
+import { driverOf } from './drivers.ts'
+import { ANSWER_BYTES_MAX, claimOwn } from './record.ts'
+import { CLAIM } from './scripts.ts'
 
 const server = await findOwn('redis')
 const missing = typeof server === 'string' ? server : ''
@@ -43,6 +45,18 @@ describe.skipIf(missing)(`one server${missing && ` (skipped: ${missing})`}`, () 
   beforeEach(async () => {
     await ask('FLUSHALL')
     await ask('CONFIG', 'RESETSTAT')
+  })
+
+  it('what is given up before the client has sent it is never sent', async () => {
+    const driver = driverOf(await nodeRedis(url))
+    const given = new AbortController()
+    const reply = driver.run(CLAIM, [keyOf('a')], ['1000', '1000', '', '', claimOwn(claimOf('a'))], given.signal)
+    given.abort()
+    await expect(reply).rejects.toThrow()
+    const next = new AbortController().signal
+    await driver.run(CLAIM, [keyOf('b')], ['1000', '1000', '', '', claimOwn(claimOf('b'))], next)
+    const existing = [await ask('EXISTS', keyOf('a')), await ask('EXISTS', keyOf('b'))]
+    expect(existing.map(Number)).toEqual([0, 1])
   })
 
   it('spares the client its timer for a command that is sent at once', async () => {
@@ -99,11 +113,12 @@ describe.skipIf(missing)(`one server${missing && ` (skipped: ${missing})`}`, () 
         await store.settle('settled', 'mine', answered)
         await store.renew('left', 'mine', 0)
         await ask('SET', keyOf('foreign'), 'something else')
+        await ask('SET', keyOf('cut'), (await ask('GET', keyOf('settled'))).slice(0, 30))
         await ask('SET', keyOf('empty'), '')
         await ask('RPUSH', keyOf('list'), 'something else')
         for (let i = 0; i < 40; i++)
           await store.claim(claimOf(warmUp === 'new' ? `${i}` : 'settled', { token: `${i}` }))
-        const ids = ['fresh', 'settled', 'running', 'left', 'foreign', 'empty', 'list']
+        const ids = ['fresh', 'settled', 'running', 'left', 'foreign', 'cut', 'empty', 'list']
         await ask('CONFIG', 'RESETSTAT')
         const claims = await Promise.allSettled(
           ids.map((id) => store.claim(claimOf(id, { token: 'other', takeover: true }))),
@@ -118,6 +133,7 @@ describe.skipIf(missing)(`one server${missing && ` (skipped: ${missing})`}`, () 
         'settled',
         'running',
         'acquired',
+        'store-incompatible',
         'store-incompatible',
         'acquired',
         'store-incompatible',
@@ -279,8 +295,9 @@ describe.skipIf(missing)(`one server${missing && ` (skipped: ${missing})`}`, () 
     const store = open(ioredis(url))
     await ask('SET', keyOf('text'), 'something else')
     await ask('HSET', keyOf('hash'), 'a', 'b')
-    await ask('SET', keyOf('newer'), `once2${'0'.repeat(200)}`)
-    for (const id of ['text', 'hash', 'newer']) {
+    await ask('SET', keyOf('newer'), `once3${'0'.repeat(200)}`)
+    await ask('SET', keyOf('older'), `once1${'0'.repeat(200)}`)
+    for (const id of ['text', 'hash', 'newer', 'older']) {
       for (const verb of [
         () => store.claim(claimOf(id)),
         () => store.settle(id, 'mine', answered),

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { systemClock } from '../../clock.ts'
+import { type Clock, systemClock } from '../../clock.ts'
+import { manualClock } from '../../testing/manual-clock.ts'
 import { FORMAT, type Script } from './scripts.ts'
 import { type Call, Turns } from './turns.ts'
 
@@ -13,22 +14,28 @@ const turn = () => new Promise((resolve) => setImmediate(resolve))
 
 const NOW = 1_000
 
+interface Sent {
+  readonly keys: readonly string[]
+  readonly args: readonly unknown[]
+  readonly signal: AbortSignal
+  readonly end: (reply?: unknown) => Promise<void>
+}
+
 /** A server whose replies come when the test says so: to every key of a script its own name, and then the time. */
-function makeTurns(isJoining = true) {
-  const scripts: Array<{ keys: readonly string[]; args: readonly unknown[]; end: (reply?: unknown) => Promise<void> }> =
-    []
+function makeTurns(isJoining = true, clock: Clock = systemClock) {
+  const scripts: Sent[] = []
   const turns = new Turns(
-    (script, keys, args) =>
+    (script, keys, args, signal) =>
       new Promise((resolve, reject) => {
         const end = async (reply: unknown = script === JOINT ? [...keys, NOW] : keys[0]) => {
           if (reply instanceof Error) reject(reply)
           else resolve(reply)
           await turn()
         }
-        scripts.push({ keys, args, end })
+        scripts.push({ keys, args, signal, end })
       }),
     isJoining,
-    systemClock,
+    clock,
     60_000,
   )
   const sent = () => scripts.map(({ keys }) => keys.join('+'))
@@ -120,6 +127,17 @@ describe('what one turn of the event loop asks of Redis', () => {
     await turn()
     await scripts[0]?.end([1, NOW])
     for (const error of replies) expect(await error).toMatchObject({ code: 'store-incompatible' })
+  })
+
+  it('is given up in time, and then the client is told not to send it any more', async () => {
+    const clock = manualClock()
+    const { turns, scripts } = makeTurns(true, clock)
+    const error = turns.submit(joint('a')).catch((reason) => reason)
+    await turn()
+    expect(scripts[0]?.signal.aborted).toBe(false)
+    await clock.advance(61_000)
+    expect(await error).toMatchObject({ code: 'store-unavailable' })
+    expect(scripts[0]?.signal.aborted).toBe(true)
   })
 
   it('goes one by one in a cluster, and behind a proxy that turns out to be before one', async () => {

@@ -28,7 +28,12 @@ interface JointCall {
 /** The first three or four arguments; where there are three, the bodies come fourth. */
 type Shared = readonly string[]
 
-export type Send = (script: Script, keys: readonly string[], args: readonly Arg[]) => Promise<unknown>
+export type Send = (
+  script: Script,
+  keys: readonly string[],
+  args: readonly Arg[],
+  signal: AbortSignal,
+) => Promise<unknown>
 
 /** Records in one script at most: some tenths of a millisecond, in which the server does nothing else. */
 const JOINT_CALLS_MAX = 128
@@ -74,7 +79,7 @@ export class Turns {
   #gather(waiting: Waiting): void {
     if (this.#gathering !== undefined) return void this.#gathering.calls.push(waiting)
     const alarm = this.#alarms.set(() => this.#late(turn))
-    const turn: Turn = { calls: [waiting], alarm, unanswered: 0 }
+    const turn: Turn = { calls: [waiting], alarm, aborter: new AbortController(), unanswered: 0 }
     this.#gathering = turn
     // While a reply is awaited nobody is alone: then also those go along whose sockets are read in this same turn.
     if (this.#underWay.count === 0) queueMicrotask(this.#flush)
@@ -116,7 +121,7 @@ export class Turns {
 
   #sendAlone(turn: Turn, { resolve, reject }: Waiting, { script, key, args }: LoneCall): void {
     turn.unanswered++
-    this.#send(script, [key], args).then(
+    this.#send(script, [key], args, turn.aborter.signal).then(
       (reply) => {
         resolve(reply)
         this.#answered(turn)
@@ -130,7 +135,7 @@ export class Turns {
 
   #sendJoint(turn: Turn, joint: Joint): void {
     turn.unanswered++
-    this.#send(joint.script, joint.keys, joint.args()).then(
+    this.#send(joint.script, joint.keys, joint.args(), turn.aborter.signal).then(
       (replies) => {
         joint.answer(replies)
         this.#answered(turn)
@@ -151,10 +156,11 @@ export class Turns {
     if (--turn.unanswered === 0) this.#end(turn)
   }
 
-  /** Replies that come after this find their promises rejected. */
+  /** Replies that come after this find their promises rejected; what was not sent yet is not to be sent any more. */
   #late(turn: Turn): void {
     const fault = faultOf(new Error(`no reply within ${this.#callMsMax} ms`))
     for (const { reject } of turn.calls) reject(fault)
+    turn.aborter.abort()
     this.#end(turn)
   }
 
@@ -169,6 +175,7 @@ export class Turns {
 interface Turn {
   readonly calls: Waiting[]
   readonly alarm: Alarm
+  readonly aborter: AbortController
   /** Scripts that are under way. */
   unanswered: number
   isOver?: true
