@@ -83,7 +83,7 @@ class RedisStore implements Store {
     this.#whenEvicting = whenEvicting
     this.#whenVolatile = whenVolatile
     this.#isChecked = whenEvicting === 'ignore' && whenVolatile === 'ignore'
-    this.#turns = new Turns((...call) => this.#send(...call), !driver.isCluster, systemClock, CALL_MS_MAX)
+    this.#turns = new Turns((...call) => this.#send(...call), driver, systemClock, CALL_MS_MAX)
     const onMessage = (key: string): void => this.#waiters.wake(this.#idOf(key))
     this.#waiters = new Waiters(
       systemClock,

@@ -12,13 +12,12 @@ import type {
   RedisClient,
 } from './clients.ts'
 import type { Script } from './scripts.ts'
+import type { ClientTraits } from './turns.ts'
 
 /** The five kinds of client, seen as one. Strings come back as Buffers, whatever the client's own settings are. */
-export interface Driver {
+export interface Driver extends ClientTraits {
   /** What the client itself puts before every key. */
   readonly keyPrefix: string
-  /** Whether keys live on several servers, so that a script can take but one. */
-  readonly isCluster: boolean
   /**
    * One round trip; two when the server does not know the script yet. `signal` says that nobody waits for it any more:
    * where the client can, it then does not send what it has not sent yet.
@@ -57,6 +56,7 @@ function nodeRedisDriver(client: NodeRedisClient | NodeRedisCluster | NodeRedisS
     // Raw commands go out as they are.
     keyPrefix: '',
     isCluster: isNodeRedisCluster(client),
+    writesAtTurnEnd: true,
     run: (script, keys, args, signal) =>
       withScript(
         () => send(keys[0], ['EVALSHA', script.sha, String(keys.length), ...keys, ...args], signal),
@@ -112,6 +112,7 @@ function ioredisDriver(client: IoredisClient | IoredisCluster): Driver {
   return {
     keyPrefix: client.options.keyPrefix ?? '',
     isCluster: cluster !== undefined,
+    writesAtTurnEnd: false,
     run: (script, keys, args) =>
       withScript(
         () => call('evalsha', script.sha, keys, args),

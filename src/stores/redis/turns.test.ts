@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../clock.ts'
 import { manualClock } from '../../testing/manual-clock.ts'
 import { FORMAT, type Script } from './scripts.ts'
-import { type Call, Turns } from './turns.ts'
+import { type Call, type ClientTraits, Turns } from './turns.ts'
 
 const JOINT: Script = { text: 'joint', sha: 'joint' }
 const LONE: Script = { text: 'lone', sha: 'lone' }
@@ -22,7 +22,7 @@ interface Sent {
 }
 
 /** A server whose replies come when the test says so: to every key of a script its own name, and then the time. */
-function makeTurns(isJoining = true, clock: Clock = systemClock) {
+function makeTurns(traits: Partial<ClientTraits> = {}, clock: Clock = systemClock) {
   const scripts: Sent[] = []
   const turns = new Turns(
     (script, keys, args, signal) =>
@@ -34,7 +34,7 @@ function makeTurns(isJoining = true, clock: Clock = systemClock) {
         }
         scripts.push({ keys, args, signal, end })
       }),
-    isJoining,
+    { isCluster: false, writesAtTurnEnd: false, ...traits },
     clock,
     60_000,
   )
@@ -81,6 +81,20 @@ describe('what one turn of the event loop asks of Redis', () => {
     void turns.submit(joint('b'))
     await turn()
     expect(sent()).toEqual(['a', 'b'])
+  })
+
+  it('goes together also by a client that writes at the end of the turn: the first ahead, so that it writes in this one', async () => {
+    const { turns, scripts, sent } = makeTurns({ writesAtTurnEnd: true })
+    void turns.submit(joint('a'))
+    await turn()
+    const replies = ['b', 'c', 'd'].map((key) => turns.submit(joint(key)))
+    expect(sent()).toEqual(['a', 'b'])
+    // As such a client does: what was sent by the end of its own callback is written.
+    const written = new Promise((resolve) => setImmediate(() => resolve(sent())))
+    expect(await written).toEqual(['a', 'b', 'c+d'])
+    for (const { end } of scripts) await end()
+    expect(await Promise.all(replies)).toEqual(['b', 'c', 'd'])
+    await turns.idle()
   })
 
   it('goes apart where scripts, or what they share, are not the same', async () => {
@@ -131,7 +145,7 @@ describe('what one turn of the event loop asks of Redis', () => {
 
   it('is given up in time, and then the client is told not to send it any more', async () => {
     const clock = manualClock()
-    const { turns, scripts } = makeTurns(true, clock)
+    const { turns, scripts } = makeTurns({}, clock)
     const error = turns.submit(joint('a')).catch((reason) => reason)
     await turn()
     expect(scripts[0]?.signal.aborted).toBe(false)
@@ -141,7 +155,7 @@ describe('what one turn of the event loop asks of Redis', () => {
   })
 
   it('goes one by one in a cluster, and behind a proxy that turns out to be before one', async () => {
-    expect(await sentTo(makeTurns(false))).toEqual(['a', 'b'])
+    expect(await sentTo(makeTurns({ isCluster: true }))).toEqual(['a', 'b'])
 
     const proxied = makeTurns()
     const replies = ['a', 'b'].map((key) => proxied.turns.submit(joint(key)))

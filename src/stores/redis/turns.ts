@@ -28,6 +28,13 @@ interface JointCall {
 /** The first three or four arguments; where there are three, the bodies come fourth. */
 type Shared = readonly string[]
 
+/** What matters here of a client. */
+export interface ClientTraits {
+  readonly isCluster: boolean
+  /** Whether it gathers commands, too, and writes them at the end of the turn of the event loop. */
+  readonly writesAtTurnEnd: boolean
+}
+
 export type Send = (
   script: Script,
   keys: readonly string[],
@@ -52,14 +59,16 @@ export class Turns {
   readonly #send: Send
   readonly #callMsMax: number
   readonly #alarms: Alarms
+  readonly #writesAtTurnEnd: boolean
   #isJoining: boolean
   #gathering: Turn | undefined
   readonly #underWay = new UnderWay()
 
-  /** `isJoining` false: every call goes alone, for a cluster takes no script on keys of several servers. */
-  constructor(send: Send, isJoining: boolean, clock: Clock, callMsMax: number) {
+  constructor(send: Send, { isCluster, writesAtTurnEnd }: ClientTraits, clock: Clock, callMsMax: number) {
     this.#send = send
-    this.#isJoining = isJoining
+    this.#writesAtTurnEnd = writesAtTurnEnd
+    // A cluster takes no script on keys of several servers: every call goes alone.
+    this.#isJoining = !isCluster
     this.#alarms = new Alarms(clock, callMsMax)
     this.#callMsMax = callMsMax
   }
@@ -79,18 +88,27 @@ export class Turns {
   #gather(waiting: Waiting): void {
     if (this.#gathering !== undefined) return void this.#gathering.calls.push(waiting)
     const alarm = this.#alarms.set(() => this.#late(turn))
-    const turn: Turn = { calls: [waiting], alarm, aborter: new AbortController(), unanswered: 0 }
+    const turn: Turn = { calls: [waiting], sent: 0, alarm, aborter: new AbortController(), unanswered: 1 }
     this.#gathering = turn
     // While a reply is awaited nobody is alone: then also those go along whose sockets are read in this same turn.
-    if (this.#underWay.count === 0) queueMicrotask(this.#flush)
-    else setImmediate(this.#flush)
+    const isAlone = this.#underWay.count === 0
     this.#underWay.begin()
+    if (isAlone) return queueMicrotask(this.#flush)
+    setImmediate(this.#flush)
+    // Such a client writes right behind this flush when it has something to write by now, and else a whole turn later.
+    if (this.#writesAtTurnEnd) this.#sendCalls(turn)
   }
 
   readonly #flush = (): void => {
     const turn = this.#gathering
     if (turn === undefined) return
     this.#gathering = undefined
+    this.#sendCalls(turn)
+    this.#answered(turn)
+  }
+
+  /** Those that came since the last time. */
+  #sendCalls(turn: Turn): void {
     let joints: Joint[] = []
     const keys = new Set<string>()
     const sendJoints = (): void => {
@@ -98,7 +116,8 @@ export class Turns {
       joints = []
       keys.clear()
     }
-    for (const one of turn.calls) {
+    for (; turn.sent < turn.calls.length; turn.sent++) {
+      const one = turn.calls[turn.sent] as Waiting
       const { call } = one
       // What stands before it in the same turn about the same key must also reach the server before it.
       if (keys.has(call.key)) sendJoints()
@@ -176,7 +195,9 @@ interface Turn {
   readonly calls: Waiting[]
   readonly alarm: Alarm
   readonly aborter: AbortController
-  /** Scripts that are under way. */
+  /** How many of its calls were sent. */
+  sent: number
+  /** Scripts that are under way, and one more until all calls were sent. */
   unanswered: number
   isOver?: true
 }
