@@ -60,7 +60,7 @@ describe.skipIf(missing)(`R7: Redis first, PostgreSQL when it is away${missing &
 
     // Provisional: no answer yet, and nothing done.
     const { value } = await rawInRedis(server.url, id)
-    expect(value?.slice(0, 6)).toBe('once1r')
+    expect(value?.slice(0, 6)).toBe('once2r')
     expect(await effects(pool, who)).toEqual(['placed'])
     const commands = (await monitor.commandsOn(id)).filter((command) => command !== 'GET' && command !== 'PTTL')
     expect(commands).toEqual(['EVALSHA'])

@@ -1,9 +1,11 @@
 import { setImmediate as turn } from 'node:timers/promises'
+import { Worker } from 'node:worker_threads'
 import { describe, expect, it } from 'vitest'
 import { answered, claimOf, commitsIn, connect, HOUR_MS, open, tempFile } from '../../../test/support/sqlite.ts'
 import type { Clock } from '../../clock.ts'
 import { sqliteStore } from '../sqlite.ts'
 import { QUEUE_OPS_MAX } from './channel.ts'
+import type { ToWorker, WorkerSettings } from './wire.ts'
 
 const ids = (count: number): string[] => Array.from({ length: count }, (_, index) => `id-${index}`)
 
@@ -230,4 +232,13 @@ describe('the background sweep', () => {
     })
     expect(await store.read('a')).toMatchObject({ state: 'expired', goneInMs: HOUR_MS })
   })
+})
+
+it('a worker that was told to close ends, whatever else was already on its way to it', async () => {
+  const workerData = { path: tempFile(), synchronous: 'full' } satisfies WorkerSettings
+  const worker = new Worker(new URL('./worker.ts', import.meta.url), { workerData })
+  const exited = new Promise((resolve) => worker.once('exit', resolve))
+  worker.postMessage({ close: true } satisfies ToWorker)
+  worker.postMessage({ watch: true } satisfies ToWorker)
+  expect(await exited).toBe(0)
 })

@@ -68,9 +68,9 @@ export class Channel {
     })
   }
 
-  /** Whether to hear of other processes' commits. */
+  /** Whether to hear of other processes' commits. No longer once it is closing: a worker that watches does not end. */
   watch(isWanted: boolean): void {
-    if (this.#isWatching === isWanted) return
+    if (this.#isWatching === isWanted || this.#isClosing) return
     this.#isWatching = isWanted
     this.#post({ watch: isWanted })
     this.#keepAliveWhileNeeded()

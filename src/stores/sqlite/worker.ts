@@ -187,6 +187,7 @@ function serve(port: NonNullable<typeof parentPort>): void {
   const post = (message: FromWorker): void => port.postMessage(message)
   let watching: NodeJS.Timeout | undefined
   let seen: unknown
+  let isClosed = false
 
   const look = (): void => {
     const version = ledger.dataVersion()
@@ -208,6 +209,8 @@ function serve(port: NonNullable<typeof parentPort>): void {
   }
 
   const receive = (message: ToWorker): void => {
+    // What was already on its way may still come.
+    if (isClosed) return
     if ('ops' in message) {
       serveBatches(message)
     } else if ('watch' in message) {
@@ -215,6 +218,7 @@ function serve(port: NonNullable<typeof parentPort>): void {
       seen = message.watch ? ledger.dataVersion() : undefined
       watching = message.watch ? setInterval(look, WATCH_EVERY_MS) : undefined
     } else {
+      isClosed = true
       clearInterval(watching)
       ledger.close()
       port.close()
