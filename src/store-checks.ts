@@ -30,6 +30,21 @@ export function assertCounts(counts: Readonly<Record<string, number>>): void {
   }
 }
 
+/** What to do about a server that may lose records: refuse to use it, warn once, or say nothing. */
+export type Strictness = 'refuse' | 'warn' | 'ignore'
+
+export function assertStrictness(options: Readonly<Record<string, Strictness>>): void {
+  for (const [name, value] of Object.entries(options)) {
+    if (['refuse', 'warn', 'ignore'].includes(value)) continue
+    throw new OncekeyError('config-invalid', `${name} is ${value}; it must be "refuse", "warn" or "ignore".`)
+  }
+}
+
+/** A limit of rows as every database takes it: a negative one is refused by some, and means none at all to others. */
+export function rowCount(limit: number): number {
+  return Math.min(Math.max(0, Math.floor(limit)), Number.MAX_SAFE_INTEGER)
+}
+
 /** For callers without types: an address where a client belongs is told at once, not by the first request. */
 export function assertClient(client: unknown, verb: string, store: string, example: string): void {
   if (typeof (client as Record<string, unknown> | null | undefined)?.[verb] === 'function') return

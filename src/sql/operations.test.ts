@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { OncekeyError } from '../error.ts'
-import { firstOfEachId, groupsBySize, rowCount, untilAnswered } from './operations.ts'
+import { firstOfEachId, groupsBySize, untilAnswered } from './operations.ts'
 
 const toFault = (error: unknown): OncekeyError => new OncekeyError('store-unavailable', String(error))
 
@@ -51,8 +51,4 @@ it('firstOfEachId lets one operation of an id go at a time', () => {
 it('groupsBySize keeps the order, and leaves alone what is too large by itself', () => {
   expect([...groupsBySize([3, 3, 3, 20, 1], 6, (bytes) => bytes)]).toEqual([[3, 3], [3], [20], [1]])
   expect([...groupsBySize([], 6, () => 1)]).toEqual([])
-})
-
-it('rowCount turns what SQL refuses into a limit', () => {
-  expect([-1, 0, 1.9, Number.POSITIVE_INFINITY].map(rowCount)).toEqual([0, 0, 1, Number.MAX_SAFE_INTEGER])
 })

@@ -87,8 +87,3 @@ export function contested(): OncekeyError {
     'Other sessions changed this record all the time while it was looked at. Nothing was recorded; try again.',
   )
 }
-
-/** SQL refuses a negative limit. */
-export function rowCount(limit: number): number {
-  return Math.min(Math.max(0, Math.floor(limit)), Number.MAX_SAFE_INTEGER)
-}

@@ -1,5 +1,5 @@
 import { OncekeyError } from '../error.ts'
-import { assertCounts, assertDuration } from '../store-checks.ts'
+import { assertCounts, assertDuration, assertStrictness, type Strictness } from '../store-checks.ts'
 import { ISOLATIONS, type Isolation } from './transaction.ts'
 
 /** What every SQL store can be told. */
@@ -27,7 +27,7 @@ export interface SqlStoreOptions {
    * What to do when the server or the table is set so that a crash loses acknowledged records. Default `warn`: a process
    * warning that says what is lost, and how to set it right.
    */
-  readonly whenVolatile?: 'refuse' | 'warn' | 'ignore'
+  readonly whenVolatile?: Strictness
 }
 
 /** The options, checked, with what was left out filled in. */
@@ -38,7 +38,6 @@ const IN_FLIGHT_MAX_DEFAULT = 1
 const CALL_MS_MAX_DEFAULT = 10_000
 const TRANSACTION_WAIT_MS_MAX_DEFAULT = 5_000
 const SWEEP_EVERY_MS_DEFAULT = 30_000
-const STRICTNESSES = ['refuse', 'warn', 'ignore']
 
 export function settingsOf(options: SqlStoreOptions, batchMaxDefault: number): SqlSettings {
   const { table = TABLE_DEFAULT, migrate = true, isolation, whenVolatile = 'warn' } = options
@@ -46,9 +45,7 @@ export function settingsOf(options: SqlStoreOptions, batchMaxDefault: number): S
   if (isolation !== undefined && !ISOLATIONS.includes(isolation)) {
     throw new OncekeyError('config-invalid', `isolation is ${isolation}; it must be one of: ${ISOLATIONS.join(', ')}.`)
   }
-  if (!STRICTNESSES.includes(whenVolatile)) {
-    throw new OncekeyError('config-invalid', `whenVolatile is ${whenVolatile}; it must be refuse, warn or ignore.`)
-  }
+  assertStrictness({ whenVolatile })
   const bounds = {
     batchMax: options.batchMax ?? batchMaxDefault,
     inFlightMax: options.inFlightMax ?? IN_FLIGHT_MAX_DEFAULT,

@@ -2,14 +2,15 @@ import { Alarms } from '../alarms.ts'
 import { systemClock } from '../clock.ts'
 import { OncekeyError } from '../error.ts'
 import type { Claim, ClaimRequest, ListQuery, Settlement, Store, StoredRecord } from '../store.ts'
-import { assertClaimTimes, assertDuration, assertSettlementTimes } from '../store-checks.ts'
+import type { Strictness } from '../store-checks.ts'
+import { assertClaimTimes, assertDuration, assertSettlementTimes, assertStrictness, rowCount } from '../store-checks.ts'
 import { UnderWay } from '../under-way.ts'
 import type { Arg, RedisClient } from './redis/clients.ts'
 import { type Ask, type Driver, driverOf } from './redis/drivers.ts'
 import { faultOf } from './redis/faults.ts'
 import { claimOwn, fromText, RedisRecord, settleOwn, toText } from './redis/record.ts'
 import * as scripts from './redis/scripts.ts'
-import { judge, type Strictness, settingsOf } from './redis/settings.ts'
+import { judge, settingsOf } from './redis/settings.ts'
 import { Turns } from './redis/turns.ts'
 import { Waiters } from './redis/waiters.ts'
 
@@ -22,9 +23,9 @@ export interface RedisStoreOptions {
    * What to do when the server's `maxmemory-policy` is not `noeviction`, so that live claims can vanish and operations
    * run twice. Default `refuse`: every verb throws `config-invalid` until the server is set right.
    */
-  readonly whenEvicting?: 'refuse' | 'warn' | 'ignore'
+  readonly whenEvicting?: Strictness
   /** What to do when the server keeps no append-only file, so that a restart forgets records. Default `warn`. */
-  readonly whenVolatile?: 'refuse' | 'warn' | 'ignore'
+  readonly whenVolatile?: Strictness
 }
 
 /**
@@ -42,10 +43,7 @@ export interface RedisStoreOptions {
 export function redisStore(client: RedisClient, options: RedisStoreOptions = {}): Store {
   const { prefix = 'oncekey:', whenEvicting = 'refuse', whenVolatile = 'warn' } = options
   if (typeof prefix !== 'string') throw new OncekeyError('config-invalid', 'prefix must be a string.')
-  for (const [name, value] of Object.entries({ whenEvicting, whenVolatile })) {
-    if (['refuse', 'warn', 'ignore'].includes(value)) continue
-    throw new OncekeyError('config-invalid', `${name} is ${value}; it must be "refuse", "warn" or "ignore".`)
-  }
+  assertStrictness({ whenEvicting, whenVolatile })
   return new RedisStore(driverOf(client), toText(prefix), whenEvicting, whenVolatile)
 }
 
@@ -144,7 +142,7 @@ class RedisStore implements Store {
   async list(query: ListQuery = {}): Promise<readonly StoredRecord[]> {
     this.#assertOpen()
     const { after, limit = LIST_LIMIT_DEFAULT, state } = query
-    const limited = count(limit)
+    const limited = rowCount(limit)
     const ids = new Set<string>()
     for await (const page of this.#ids()) for (const id of page) if (after === undefined || id > after) ids.add(id)
     const sorted = [...ids].sort((a, b) => (a < b ? -1 : 1))
@@ -169,7 +167,7 @@ class RedisStore implements Store {
   /** Redis frees by itself what is gone, so no row goes here: only the answers of expired records, `limit` at most. */
   async sweep(limit: number = SWEEP_LIMIT_DEFAULT): Promise<number> {
     this.#assertOpen()
-    let left = count(limit)
+    let left = rowCount(limit)
     for await (const page of this.#ids()) {
       for (let from = 0; from < page.length && left > 0; ) {
         const step = page.slice(from, from + Math.min(left, STEP_RECORDS))
@@ -291,11 +289,6 @@ class RedisStore implements Store {
       throw new OncekeyError('store-closed', 'This redis store was closed. Its records are still there; open another.')
     }
   }
-}
-
-/** A negative limit is none at all. */
-function count(limit: number): number {
-  return Math.max(0, Math.floor(limit))
 }
 
 /** The records count in whole milliseconds; a part of one counts as one. */

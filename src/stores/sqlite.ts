@@ -14,7 +14,7 @@ import type {
   TransactionalStore,
   TransactionEnd,
 } from '../store.ts'
-import { assertClaimTimes, assertDuration, assertSettlementTimes } from '../store-checks.ts'
+import { assertClaimTimes, assertDuration, assertSettlementTimes, rowCount } from '../store-checks.ts'
 import { Channel } from './sqlite/channel.ts'
 import { fromText, idOfKey } from './sqlite/encoding.ts'
 import { MIGRATIONS } from './sqlite/schema.ts'
@@ -145,7 +145,7 @@ class SqliteStore implements TransactionalStore<DatabaseSync> {
 
   async list(query: ListQuery = {}): Promise<readonly StoredRecord[]> {
     const { after = null, limit = LIST_LIMIT_DEFAULT, state = null } = query
-    return this.#channel.submit(['list', this.#now(), after, count(limit), state], (reply) =>
+    return this.#channel.submit(['list', this.#now(), after, rowCount(limit), state], (reply) =>
       typeof reply === 'object' && reply !== null && 'rows' in reply ? reply.rows.map(recordOf) : [],
     )
   }
@@ -159,7 +159,7 @@ class SqliteStore implements TransactionalStore<DatabaseSync> {
   }
 
   async sweep(limit: number = SWEEP_LIMIT_DEFAULT): Promise<number> {
-    return this.#channel.submit(['sweep', this.#now(), count(limit)], Number)
+    return this.#channel.submit(['sweep', this.#now(), rowCount(limit)], Number)
   }
 
   waitFor(id: string, signal: AbortSignal): Promise<void> {
@@ -252,11 +252,6 @@ function stateOf(row: Row): RecordState {
 function isEmpty(labels: Labels): boolean {
   for (const _ in labels) return false
   return true
-}
-
-/** SQLite takes a negative limit for none at all. */
-function count(limit: number): number {
-  return Math.min(Math.max(0, Math.floor(limit)), Number.MAX_SAFE_INTEGER)
 }
 
 /** The table counts in whole milliseconds; a part of one counts as one. */

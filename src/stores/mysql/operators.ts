@@ -1,7 +1,7 @@
-import { rowCount } from '../../sql/operations.ts'
 import { Operators as SqlOperators } from '../../sql/operators.ts'
 import type { Use } from '../../sql/store.ts'
 import type { ListQuery, StoredRecord } from '../../store.ts'
+import { rowCount } from '../../store-checks.ts'
 import { fromText, hex, list } from './encoding.ts'
 import { retried } from './records.ts'
 import { recordOf } from './rows.ts'

@@ -76,8 +76,8 @@ export class Records {
     requests: readonly ClaimRequest[],
     patience: 'briefly' | 'as-set',
   ): Promise<Array<Claim | undefined>> {
-    const sent = firstOfEach(requests)
-    const turns = new Map([...sent.values()].map((request) => [request, randomBytes(TURN_BYTES)]))
+    const sent = firstOfEachId(requests).map((place) => requests[place] as ClaimRequest)
+    const turns = new Map(sent.map((request) => [request, randomBytes(TURN_BYTES)]))
     const values = [...turns].map(([request, turn]) => ({
       id: hex(request.id),
       token: hex(request.token),
@@ -221,12 +221,6 @@ function settleBytes({ id, token, settlement: { answer } }: SettleOp): number {
 
 function jsonChars(value: unknown): number {
   return value === undefined ? 0 : JSON.stringify(value).length
-}
-
-function firstOfEach(requests: readonly ClaimRequest[]): ReadonlyMap<string, ClaimRequest> {
-  const first = new Map<string, ClaimRequest>()
-  for (const request of requests) if (!first.has(request.id)) first.set(request.id, request)
-  return first
 }
 
 function settleValues({ id, token, settlement }: SettleOp, turn: Buffer): SettleValues {

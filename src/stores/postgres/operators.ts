@@ -1,7 +1,7 @@
-import { rowCount } from '../../sql/operations.ts'
 import { Operators as SqlOperators } from '../../sql/operators.ts'
 import type { Use } from '../../sql/store.ts'
 import type { ListQuery, StoredRecord } from '../../store.ts'
+import { rowCount } from '../../store-checks.ts'
 import { arrayOf, toText } from './encoding.ts'
 import { recordOf, retried } from './records.ts'
 import type { Session } from './sessions.ts'

@@ -1,4 +1,5 @@
-import type { ClaimRequest, Settlement } from '../../store.ts'
+import type { SettleOp } from '../../sql/operations.ts'
+import type { ClaimRequest } from '../../store.ts'
 import { arrayOf, toText, whole } from './encoding.ts'
 
 /** The parameters of the statements of the hot path: one array for each column, one element for each operation. */
@@ -46,13 +47,7 @@ function labelsOf({ labels }: ClaimRequest): string | null {
   return labels === undefined ? null : JSON.stringify(labels)
 }
 
-interface Settling {
-  readonly id: string
-  readonly token: string
-  readonly settlement: Settlement
-}
-
-export function settleValues(ops: readonly Settling[]): unknown[] {
+export function settleValues(ops: readonly SettleOp[]): unknown[] {
   const answers = ops.map(({ settlement }) => settlement.answer)
   const offsets: number[] = []
   let at = 1

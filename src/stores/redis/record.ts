@@ -96,12 +96,10 @@ export class RedisRecord {
 
 /** What CLAIM is given of a record: all that does not depend on the time, as it will be kept. */
 export function claimOwn({ id, token, fingerprint, labels }: ClaimRequest): string {
-  const [tokenText, fingerprintText, idText, labelText] = [
-    toText(token),
-    toText(fingerprint),
-    toText(id),
-    labelsText(labels),
-  ]
+  const tokenText = toText(token)
+  const fingerprintText = toText(fingerprint)
+  const idText = toText(id)
+  const labelText = labelsText(labels)
   const lengths = digits(labelText) + digits(idText) + digits(fingerprintText) + digits(tokenText)
   return FIRST_ATTEMPT + lengths + tokenText + fingerprintText + idText + labelText
 }

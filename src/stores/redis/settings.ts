@@ -1,8 +1,6 @@
 import { OncekeyError } from '../../error.ts'
+import type { Strictness } from '../../store-checks.ts'
 import type { Ask } from './drivers.ts'
-
-/** What to do about a server that may lose records: refuse to use it, warn once, or say nothing. */
-export type Strictness = 'refuse' | 'warn' | 'ignore'
 
 /** What a server says of itself; `undefined` where it will not say, as many managed ones do. */
 export interface ServerSettings {
